@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ddptrace.cli import Commands
-from ddptrace.cli.bench_options import names, numbers, print_sheet, run, show, timed, written
+from ddptrace.cli.bench import names, numbers, print_sheet, run, show, timed, written
 
 PLANTS = "data,forward,backward,optimizer,gc,link,half-core"
 COUNT = click.IntRange(min=1)

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.diff_program import LAYERS
 from ddptrace.analysis.diff.compare import compare
-from ddptrace.analysis.diff.run_figures import RunFigures
+from ddptrace.analysis.diff.one_run import RunFigures
 from ddptrace.analysis.diff.tables import Diff, Quantity
 from ddptrace.differ import read_figures
 from ddptrace.render.sheet import Grid, Sheet

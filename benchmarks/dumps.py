@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks.processes import Cost, measured
 from ddptrace.errors import DdptraceError
 from ddptrace.load.flight_recorder.dump import ranks_in
-from ddptrace.load.flight_recorder.files import find_dumps
+from ddptrace.load.flight_recorder.job import find_dumps
 from ddptrace.load.flight_recorder.plain_pickle import plain_value
 from ddptrace.own_module import own_module
 from tests.simulated_job import Fault, stopped_by, write

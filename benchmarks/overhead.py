@@ -16,7 +16,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from benchmarks.overhead_costs import Costs, Rate, costs, from_a_companion, provider_for, sustained
 from benchmarks.overhead_receiver import receiver
-from ddptrace.bench.cells import interval_head, ratio_interval, spread_line
 from ddptrace.bench.experiment import (
     Experiment,
     Measured,
@@ -29,7 +28,7 @@ from ddptrace.bench.experiment import (
 )
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.strategies import stock_ddp
-from ddptrace.bench.timing import Spread, interleaved, ratio, spread
+from ddptrace.bench.timing import Spread, interleaved, interval_head, ratio, ratio_interval, spread, spread_line
 from ddptrace.bench.traced import recording
 from ddptrace.bench.workloads import Trainee, workload
 from ddptrace.capture.collectives import compiled, tap

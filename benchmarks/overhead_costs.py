@@ -244,7 +244,7 @@ def sustained(run: Path, address: str) -> Rate:
 
 def _exported(run: Path, address: str) -> int:
     from ddptrace.telemetry.delivery.delivery import Patience
-    from ddptrace.telemetry.delivery.followed import Following
+    from ddptrace.telemetry.delivery.exports import Following
     from ddptrace.telemetry.delivery.targets import targets_of_options
 
     stop = threading.Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddptrace.view.opening import SLICES, Head, queries
+from ddptrace.view.site import SLICES, Head, queries
 
 TITLES: Final = {
     "slowest_steps": "slowest steps",

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from ddptrace.analysis.whatif.tables import Setting
     from ddptrace.analyzer import analyze
     from ddptrace.differ import diff
-    from ddptrace.keep import Keep
     from ddptrace.predictor import advise, whatif
     from ddptrace.reducer import BucketedDataParallel
-    from ddptrace.slowness import when_slow
+    from ddptrace.trace_options import Keep, when_slow
     from ddptrace.tracing import trace
 
 __all__ = [
@@ -50,7 +49,7 @@ __all__ = [
 _HOMES = {
     "BucketedDataParallel": "ddptrace.reducer",
     "Diff": "ddptrace.analysis.diff.tables",
-    "Keep": "ddptrace.keep",
+    "Keep": "ddptrace.trace_options",
     "Result": "ddptrace.analysis.result",
     "Setting": "ddptrace.analysis.whatif.tables",
     "advise": "ddptrace.predictor",
@@ -58,7 +57,7 @@ _HOMES = {
     "diff": "ddptrace.differ",
     "trace": "ddptrace.tracing",
     "whatif": "ddptrace.predictor",
-    "when_slow": "ddptrace.slowness",
+    "when_slow": "ddptrace.trace_options",
 }
 
 

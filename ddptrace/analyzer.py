@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ddptrace.analysis.device.populations import DeviceRow, device_row
+from ddptrace.analysis.device.rows import DeviceRow, device_row
 from ddptrace.engine import cores, run_each
 from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import Finding

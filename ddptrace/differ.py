@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from ddptrace.analyzer import AnyPath, Progress, analyze
 from ddptrace.errors import DdptraceError, RunDirectoryError
-from ddptrace.load.diff import Inputs, runs_of, settings_of_run
-from ddptrace.load.run import open_run
+from ddptrace.load.run import Inputs, open_run, runs_of, settings_of_run
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.diff.run_figures import RunFigures
+    from ddptrace.analysis.diff.one_run import RunFigures
     from ddptrace.analysis.diff.tables import Diff
 
 Paths = AnyPath | Sequence[AnyPath]
@@ -69,7 +68,7 @@ def read_figures(
 
 
 def _figures(run: Inputs, jobs: int | None) -> RunFigures:
-    from ddptrace.analysis.diff.run_figures import figures_of
+    from ddptrace.analysis.diff.one_run import figures_of
 
     name = _name(run)
     found = figures_of(analyze(run, jobs=jobs), name, settings_of_run(open_run(run)))

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from ddptrace.analysis.timeline.advice import RunAdvice
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import AnyPredictor, Forecast
-    from ddptrace.analysis.whatif.late import Late
     from ddptrace.analysis.whatif.observed import ObservedRank
-    from ddptrace.analysis.whatif.predict import Predictor
+    from ddptrace.analysis.whatif.predict import Late, Predictor
     from ddptrace.analysis.whatif.tables import Setting, WhatIf
 
 MOST_RANKS: Final = 16
@@ -96,7 +95,7 @@ def analyze_with_forecast(
     nobody knows when gradients were ready.
     """
     from ddptrace.analysis.whatif.answer import Forecast
-    from ddptrace.analysis.whatif.late import late_ranks
+    from ddptrace.analysis.whatif.predict import late_ranks
 
     plan = plan_of(path, cache, comm_kernels)
     is_small = len(plan.sources) <= MOST_RANKS and sum(source.nbytes for source in plan.sources) <= MOST_NBYTES
@@ -153,7 +152,7 @@ class Understood:
         """Raises DdptraceError where the steps of the run cannot be replayed."""
         from ddptrace.analysis.pipeline.forecast import PipelinePredictor
         from ddptrace.analysis.timeline.forecast import TimelinePredictor
-        from ddptrace.analysis.whatif.late import late_ranks
+        from ddptrace.analysis.whatif.predict import late_ranks
 
         if not self._reduces_on_cpus:
             if any(activity.device for activity in self.result.activity):

@@ -11,10 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ddptrace.errors import DdptraceError, TraceStateError, needing_torch, printable
-from ddptrace.keep import Keep
-from ddptrace.labels import labels_of
 from ddptrace.schema import run_path
-from ddptrace.slowness import when_slow
+from ddptrace.trace_options import Keep, labels_of, when_slow
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -16,8 +16,7 @@ from ddptrace.analysis.savings import savings
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
-from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.tables.steps import PhaseRow, StepRow
+from ddptrace.analysis.tables.steps import PhaseRow, SavingRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
 from ddptrace.schema import SCHEMA_VERSION, Evidence

@@ -9,7 +9,7 @@ from typing import Any
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.delivery.exports import totals_of
 from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_result
 

@@ -16,9 +16,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
 EVERYWHERE = (
     "ddptrace.errors",
     "ddptrace.schema",
-    "ddptrace.keep",
-    "ddptrace.labels",
-    "ddptrace.slowness",
+    "ddptrace.trace_options",
+    "ddptrace.trace_options",
+    "ddptrace.trace_options",
     "ddptrace.ops",
     "ddptrace.findings",
     "ddptrace.units",

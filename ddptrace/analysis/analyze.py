@@ -7,25 +7,23 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from ddptrace.analysis.about import about
-from ddptrace.analysis.device.long_gaps import long_gaps
-from ddptrace.analysis.device.populations import device_row
+from ddptrace.analysis.device.idle import long_gaps
+from ddptrace.analysis.device.rows import device_row
 from ddptrace.analysis.findings.findings import run_findings
-from ddptrace.analysis.rank_facts import facts_of
-from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.rank_tables import RankTables, facts_of
 from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.trail import trail_of
-from ddptrace.analysis.result import TABLES, Result
+from ddptrace.analysis.result import TABLES, Result, about
 from ddptrace.analysis.rpc.rows import rank_calls
 from ddptrace.analysis.run_view import RunView, run_view
 from ddptrace.analysis.savings import savings
-from ddptrace.analysis.steps.jitter import waited_in_phases
+from ddptrace.analysis.steps.variation import waited_in_phases
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.declare import Declaration
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import BlameRow, SuspectRow
-from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
 from ddptrace.load.tables import RankRun, Run

@@ -1,9 +1,12 @@
-"""Everything that one rank's rows are made of, each thing worked out once."""
+"""Holds everything that one rank's rows are made of, each thing worked out once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +14,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.buckets.occurrences import Key, Occurrence, backward_of, occurrences
 from ddptrace.analysis.collectives.execution import Communication, Shares, communications, shares_of
 from ddptrace.analysis.collectives.host_waits import Waits, awaited_in, host_waits, is_only_remote, remote_waits
-from ddptrace.analysis.device.events import EventSteps, event_steps
-from ddptrace.analysis.device.steps import DeviceSteps, device_steps
+from ddptrace.analysis.device.steps import DeviceSteps, EventSteps, device_steps, event_steps
 from ddptrace.analysis.intervals import Pieces, intersect, pairs, union
 from ddptrace.analysis.steps.phases import (
     host_compute,
@@ -110,3 +112,19 @@ def view_of(rank: RankRun) -> RankView:
         shares_of(comms, windows, compute),
         members(rank, comms, found),
     )
+
+
+Rows = TypeVar("Rows")
+
+
+def once_per_rank(make: Callable[[RankView], Rows]) -> Callable[[RankView], Rows]:
+    """Decorate a function so that it keeps what it made of a view for as long as that lives."""
+    made: WeakKeyDictionary[RankView, Rows] = WeakKeyDictionary()
+
+    @wraps(make)
+    def kept(view: RankView) -> Rows:
+        if view not in made:
+            made[view] = make(view)
+        return made[view]
+
+    return kept

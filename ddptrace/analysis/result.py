@@ -1,30 +1,26 @@
-"""What `ddptrace.analyze` returns: every table of a run, each declared here once, and their ways out."""
+"""Declares what `ddptrace.analyze` returns: every table of a run, its findings, and what the run is called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
-from ddptrace.analysis.about import UNKNOWN, About
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.copies import copy_rows
 from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.kernels import kernel_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
-from ddptrace.analysis.experts.exchanges import exchange_rows, whole_exchanges
-from ddptrace.analysis.parallelism import parallelism_rows
-from ddptrace.analysis.pipeline.messages import message_rows
-from ddptrace.analysis.pipeline.rows import pipeline_rows
+from ddptrace.analysis.pipeline.rows import message_rows, pipeline_rows
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.rpc.rows import rpc_pair_rows
 from ddptrace.analysis.run_view import group_rows, matched_collectives
 from ddptrace.analysis.steps.breakdown import partial_step_rows, phase_rows, step_rows
-from ddptrace.analysis.steps.contention import contention_rows
-from ddptrace.analysis.steps.jitter import jitter_rows
-from ddptrace.analysis.steps.windows import window_rows
+from ddptrace.analysis.steps.variation import contention_rows, jitter_rows
+from ddptrace.analysis.steps.windows import summarize_windows, window_rows
 from ddptrace.analysis.summary import Summary, summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
@@ -38,26 +34,82 @@ from ddptrace.analysis.tables.device import (
     ScopeRow,
     StreamRow,
 )
-from ddptrace.analysis.tables.experts import ExchangeRow
-from ddptrace.analysis.tables.parallelism import ParallelismRow
-from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow
+from ddptrace.analysis.tables.parallelism import (
+    BubbleRow,
+    DimensionRow,
+    ExchangeRow,
+    MessageRow,
+    ParallelismRow,
+    PipelineRow,
+    UnitRow,
+)
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
-from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
-from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.steps import (
+    ContentionRow,
+    JitterRow,
+    PartialStepRow,
+    PhaseRow,
+    SavingRow,
+    StepRow,
+    WindowRow,
+)
 from ddptrace.analysis.tables.table import Table, findings_html, grid, paragraph, table_names
-from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
-from ddptrace.analysis.tables.units import DimensionRow, UnitRow
-from ddptrace.analysis.tables.windows import WindowRow
+from ddptrace.analysis.tables.traffic import GradientTrafficRow, RpcPairRow, RpcRow, TrafficRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
-from ddptrace.analysis.traffic.rows import traffic_rows
-from ddptrace.analysis.units.dimensions import dimension_rows
-from ddptrace.analysis.units.late_peers import split_dimensions
+from ddptrace.analysis.traffic.rows import exchange_rows, traffic_rows, whole_exchanges
+from ddptrace.analysis.units.dimensions import dimension_rows, parallelism_rows, split_dimensions
 from ddptrace.analysis.units.rows import unit_rows
-from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
 from ddptrace.load.tables import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a run is called, and what it ran. Empty or None where nothing tells."""
+
+    name: str = ""  # given by a person
+    tags: tuple[str, ...] = ()  # given by a person
+    notes: str = ""  # given by a person
+    models: tuple[str, ...] = ()  # classes of the modules whose gradients are reduced
+    gradient_nbytes: int | None = None  # bytes of their gradients, on one rank
+    command: tuple[str, ...] = ()  # words of the command line of rank 0
+    commit: str | None = None  # of the Git repository around the program
+    scheduler: str | None = None  # what gave the job its id: slurm, pbs, lsf, torchelastic
+    job_id: str | None = None  # the scheduler's id of the job
+    torch: str | None = None  # version
+    python: str | None = None  # version
+
+
+UNKNOWN: Final = About()
+
+
+def about(manifest: Mapping[str, Any], ranks: Sequence[RankFacts]) -> About:
+    """Read the manifest, which may be damaged: what has another type counts as not there."""
+    versions = manifest.get("versions")
+    versions = versions if isinstance(versions, dict) else {}
+    reducers = next((one.reducers for one in ranks if one.reducers), ())
+    return About(
+        name=_text(manifest.get("name")) or "",
+        tags=tuple(_texts(manifest.get("tags"))),
+        notes=_text(manifest.get("notes")) or "",
+        models=tuple(dict.fromkeys(one.module for one in reducers if one.module)),
+        gradient_nbytes=sum(one.nbytes for one in reducers) or None,
+        command=tuple(_texts(manifest.get("command"))),
+        commit=_text(manifest.get("commit")),
+        scheduler=_text(manifest.get("scheduler")),
+        job_id=_text(manifest.get("job_id")),
+        torch=_text(versions.get("torch")),
+        python=_text(versions.get("python")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _texts(value: object) -> Iterator[str]:
+    yield from (one for one in (value if isinstance(value, list) else ()) if isinstance(one, str))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -16,7 +16,7 @@ from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.rpc.rows import rpc_rows
 from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
-from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.tables.traffic import RpcRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
-"""What could be won back, by cause: the headline of a run, and what comes after it."""
+"""Works out what could be won back, by cause, late ranks, broadcasts of buffers and single gradients included."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from statistics import fmean
 from typing import Final
 
-from ddptrace.analysis.collectives.buffer_cost import buffer_cost
-from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
+from ddptrace.analysis.collectives.rows import BufferTime
 from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.idle import AT_WORK, held_by
 from ddptrace.analysis.pipeline.digest import (
@@ -16,15 +19,16 @@ from ddptrace.analysis.pipeline.digest import (
     pipeline_digests,
     slowest_stage,
 )
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
-from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.ranks.digest import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.steps.windows import summarize_windows
 from ddptrace.analysis.summary import Share, Summary, measured_steps
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.window_summary import summarize_windows
+from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -48,6 +52,8 @@ from ddptrace.findings import (
     WAITING_FOR_REMOTE_CALLS,
     FindingKind,
 )
+from ddptrace.load.tables import Identity
+from ddptrace.schema import Origin
 
 EXPOSED: Final = "exposed communication"
 LATE: Final = "late rank"
@@ -191,3 +197,71 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
     elif not held and not result.launches:
         data_ns = next((phase.ns for phase in summary.phases if phase.name == "data"), 0)
         yield _row("data", data_ns, whole_ns, "", DATA_BOUND)
+
+
+def buffer_cost(ranks: Sequence[RankFacts], result: Result) -> tuple[float, float] | None:
+    """How long the broadcasts hold the host in a typical step, and what that costs, in ns; None where there are none.
+    Of each step the rank counts that they cost least: the others may have waited for it."""
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
+    by_step: defaultdict[int, list[BufferTime]] = defaultdict(list)
+    for rank in ranks:
+        for time in rank.buffers:
+            if (rank.rank, time.step) in steps:
+                by_step[time.step].append(time)
+    if not by_step:
+        return None
+    least = [min(times, key=attrgetter("cost_ns")) for times in by_step.values()]
+    share = len(least) / len({step for _, step in steps})
+    host, cost = (fmean(one) * share for one in zip(*((time.host_ns, time.cost_ns) for time in least), strict=True))
+    return host, cost
+
+
+MANY: Final = 16
+"""Calls in a step; DDP sends most models in fewer buckets."""
+EXPOSED_MIN_RATIO: Final = 0.02
+"""Of the step, that must wait for them."""
+MOST_MIN_RATIO: Final = 0.5
+"""Of all exposed communication, that must be theirs: else another kind is worth more."""
+FEW_NBYTES: Final = 8 << 20
+"""In the mean; larger calls are in their bytes, and gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Such all-reduces: means over the typical steps, and over the calls."""
+
+    calls: float  # in a step
+    exposed_ns: float  # of a step
+    mean_ns: float  # of a call
+    mean_nbytes: float | None  # of a call, where any is known
+
+
+def gradients_one_by_one(summary: Summary, result: Result) -> OneByOne | None:
+    """Find them, if they are most of what the typical step waits for."""
+    steps, _ = measured_steps(result.steps)
+    wanted = {(row.rank, row.step) for row in steps}
+    rows = [row for row in result.collectives if (row.rank, row.step) in wanted and _is_alone(row)]
+    calls = len({(row.rank, row.seq) for row in rows})
+    if not steps or calls < MANY * len(steps):
+        return None
+    known = [row.nbytes for row in rows if row.nbytes is not None]
+    found = OneByOne(
+        calls / len(steps),
+        sum(row.exposed_charged_ns or 0 for row in rows) / len(steps),
+        sum(row.comm_ns or 0 for row in rows) / calls,
+        sum(known) / len(known) if known else None,
+    )
+    return found if _is_worth_it(found, summary) else None
+
+
+def _is_alone(row: CollectiveRow) -> bool:
+    """Gradients that no reducer sends. What ddptrace recorded as gradients is always a reducer's."""
+    is_own = row.origin == Origin.GRADIENTS.word and row.identity is not Identity.RECORDED
+    return is_own and row.bucket is None and row.op == "all_reduce"
+
+
+def _is_worth_it(found: OneByOne, summary: Summary) -> bool:
+    exposed = summary.part("exposed_comm")
+    all_ns = exposed.ns if exposed is not None else 0
+    least_ns = max(EXPOSED_MIN_RATIO * (summary.window_ns or 0), MOST_MIN_RATIO * all_ns)
+    return 0 < least_ns <= found.exposed_ns and (found.mean_nbytes or 0) <= FEW_NBYTES

@@ -9,13 +9,13 @@ from statistics import mean, median
 from typing import Any, Final, Protocol
 
 from ddptrace.analysis.collectives.execution import weakest
-from ddptrace.analysis.percentile import percentile
 from ddptrace.analysis.rpc.digest import calls_in
+from ddptrace.analysis.statistics import percentile
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.device import LaunchRow
-from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.traffic import RpcRow
 from ddptrace.schema import Evidence
 from ddptrace.units import duration, named, percent
 

@@ -14,20 +14,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddptrace.capture import blind_spots
+from ddptrace.capture import surface as blind_spots
 from ddptrace.capture.by_identity import IdentitySet
-from ddptrace.capture.claim import Claim
+from ddptrace.capture.claim import Claim, describe_job, describe_program
 from ddptrace.capture.collectives import compiled, tap
 from ddptrace.capture.collectives.bucket_sends import CompiledSends
 from ddptrace.capture.collectives.calls import Collectives
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.device.events import DeviceTimer, events_of
-from ddptrace.capture.device.graphs import watch_captures
-from ddptrace.capture.device.waits import watch_waits
+from ddptrace.capture.device.timed_events import DeviceTimer, events_of
+from ddptrace.capture.device.wrapped_calls import watch_captures, watch_waits
+from ddptrace.capture.gradients.communication_hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.ddp import DdpWatch
-from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
 from ddptrace.capture.gradients.reducer_records import ReducerRecords
 from ddptrace.capture.host.host_load import Collections, HostMarks
@@ -37,21 +36,18 @@ from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.profiler.occasions import Occasions, Requests
 from ddptrace.capture.profiler.windows import Windows
-from ddptrace.capture.program_facts import describe_job, describe_program
 from ddptrace.capture.steps.finder import Sampling, StepFinder
-from ddptrace.capture.steps.program import Program
+from ddptrace.capture.steps.program_hooks import Program
 from ddptrace.capture.surface import Patches, Surface, ThreadState, error_words
 from ddptrace.capture.units.fsdp import FsdpWatch
 from ddptrace.capture.units.pipeline import PipelineWatch
-from ddptrace.capture.units.records import UnitRecords
+from ddptrace.capture.units.unit_records import UnitRecords
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
-from ddptrace.keep import Keep
-from ddptrace.labels import UNLABELLED, Labels
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
-from ddptrace.slowness import when_slow
+from ddptrace.trace_options import UNLABELLED, Keep, Labels, when_slow
 
 Scheduled = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profile
 """The schedule of profiler windows, or a profiler that has one."""
@@ -119,7 +115,7 @@ class Session:
         self._write_collections: Callable[[], Any] = lambda: None
         facts = {
             "profile": self._scheduled is not None,
-            "blind_spots": list(blind_spots.ALWAYS),
+            "blind_spots": list(blind_spots.ALWAYS_UNSEEN),
             "keep": keep.to_dict(),
         } | describe_program()
         about = labels.to_dict() | describe_job()
@@ -247,7 +243,7 @@ class Session:
         except Exception as error:  # torch's private names have moved: record what Python issues
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
             watching = "ProcessGroup class"
-            self.claim.facts["blind_spots"].append(blind_spots.WITHOUT_THE_TAP)
+            self.claim.facts["blind_spots"].append(blind_spots.UNSEEN_WITHOUT_THE_TAP)
             self.recorder.note(
                 TAP_FAILED,
                 f"the dispatcher tap does not work with this torch ({error}): "
@@ -291,11 +287,11 @@ class Session:
         watch.install(self._patches, updates)
         self._due.append(watch.under_way)
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
-        self.claim.facts["blind_spots"] += blind_spots.OF_REMOTE_CALLS
+        self.claim.facts["blind_spots"] += blind_spots.UNSEEN_OF_REMOTE_CALLS
 
     def _install_marks(self) -> None:
         if not self._marks.install():
-            self.claim.facts["blind_spots"].append(blind_spots.WITHOUT_SCHEDULER_TIMES)
+            self.claim.facts["blind_spots"].append(blind_spots.UNSEEN_WITHOUT_SCHEDULER_TIMES)
 
     def _meet_root(self, root: torch.nn.Module) -> None:
         """An outermost module runs for the first time: by now, the program has imported what it is made with."""

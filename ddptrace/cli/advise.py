@@ -43,8 +43,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     from ddptrace.cli.analyze import progress
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import understand
-    from ddptrace.render.timeline.terminal import run_advice_text
-    from ddptrace.render.whatif.terminal import advice_text, verification_text
+    from ddptrace.render.whatif.answers import advice_text, run_advice_text, verification_text
 
     if verify is not None and CAPS not in verify:
         raise click.UsageError(f"--verify needs {CAPS} in its command, in the place of the bucket caps")

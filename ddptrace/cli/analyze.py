@@ -107,7 +107,7 @@ def _read(run: Sequence[str], *, with_forecast: bool, **how: Any) -> tuple[Resul
 def _say_summary(result: Result, forecast: Forecast | None) -> None:
     """Print what a reader needs first, before the files are written, which takes long for a large run."""
     from ddptrace.render.terminal import summary_text
-    from ddptrace.render.whatif.terminal import in_short
+    from ddptrace.render.whatif.answers import in_short
 
     show(f"{summary_text(result)}\n")
     said = in_short(forecast) if forecast is not None else ()

@@ -89,7 +89,7 @@ def diff(
     _show(found, output, as_json=as_json)
     exceeded = _exceeded(found, asked)
     if junit is not None:
-        from ddptrace.render.diff.junit import write_junit
+        from ddptrace.render.diff.sheet import write_junit
 
         write_junit(found, exceeded, junit)
     if any(exceeded.values()):

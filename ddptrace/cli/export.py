@@ -19,7 +19,7 @@ from ddptrace.errors import printable
 
 if TYPE_CHECKING:
     from ddptrace.telemetry.delivery.delivery import Delivery
-    from ddptrace.telemetry.delivery.followed import Following
+    from ddptrace.telemetry.delivery.exports import Following
     from ddptrace.telemetry.delivery.targets import Targets
 
 PATIENCE_S: Final = 30.0
@@ -84,7 +84,7 @@ def export(
                 5  something was not delivered, or RUN itself is incomplete
     """
     from ddptrace.errors import DdptraceError
-    from ddptrace.telemetry.extra import extra
+    from ddptrace.telemetry.environment import extra
 
     with extra():
         from ddptrace.telemetry.delivery.targets import targets_of_environment, targets_of_options, why_none
@@ -113,7 +113,7 @@ class _Exported:
 def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
     from ddptrace.telemetry.delivery import reports
     from ddptrace.telemetry.delivery.delivery import Patience
-    from ddptrace.telemetry.delivery.followed import Following, RunEnded, scraped
+    from ddptrace.telemetry.delivery.exports import Following, RunEnded, scraped
     from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s
 
     patience = Patience(PATIENCE_S, ended=RunEnded(run, host), stop=stop, renews=True)
@@ -153,8 +153,14 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
     from ddptrace.analyzer import analyze
     from ddptrace.cli.analyze import progress
     from ddptrace.telemetry.delivery import reports
-    from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host, totals_of
-    from ddptrace.telemetry.delivery.followed import scraped
+    from ddptrace.telemetry.delivery.exports import (
+        export_metrics,
+        export_spans,
+        identities,
+        of_host,
+        scraped,
+        totals_of,
+    )
 
     with progress() as tell:
         result = analyze(run, progress=tell)

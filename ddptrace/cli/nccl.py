@@ -22,8 +22,8 @@ def nccl(paths: tuple[Path, ...], run: Path | None, as_json: bool) -> None:
     from ddptrace.analysis.collectives.nccl import nccl_rows
     from ddptrace.analyzer import analyze
     from ddptrace.cli.say import say, say_json
-    from ddptrace.load.nccl.files import read_files
-    from ddptrace.render.nccl import nccl_lines
+    from ddptrace.load.nccl_files import read_files
+    from ddptrace.render.collectives import nccl_lines
 
     found = read_files(paths)
     rows = nccl_rows(found.choices, found.times, () if run is None else analyze(run).collectives)

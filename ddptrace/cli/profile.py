@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ddptrace.slowness import MOST_STEPS
+from ddptrace.trace_options import MOST_STEPS
 
 
 @click.command()

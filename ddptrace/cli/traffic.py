@@ -26,6 +26,6 @@ def traffic(run: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         say_json(report)
     else:
-        from ddptrace.render.traffic.terminal import traffic_text
+        from ddptrace.render.traffic.pages import traffic_text
 
         show(traffic_text(result, report))

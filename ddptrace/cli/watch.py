@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
     from ddptrace.live.batch import RankNow
-    from ddptrace.live.endings import Silence
+    from ddptrace.live.run_folders import Silence
     from ddptrace.live.watched import Watched
     from ddptrace.render.watch.screen import Pages, Screen
     from ddptrace.render.watch.view import LastSteps, RankView, State, View
@@ -142,7 +142,7 @@ class Watcher:
         )
 
     def _rank(self, now: RankNow) -> RankView:
-        from ddptrace.live.endings import Silence
+        from ddptrace.live.run_folders import Silence
         from ddptrace.render.watch.view import RankView
 
         silence = self._silences.setdefault((now.identity.attempt, now.identity.rank), Silence())
@@ -165,7 +165,7 @@ class Watcher:
 
 def _left_s(ranks: Sequence[RankNow], now_ns: int) -> float | None:
     """Return how long to wait for a restart of a job whose ranks are all gone; None if some are not."""
-    from ddptrace.live.endings import LEFT_NS
+    from ddptrace.live.run_folders import LEFT_NS
 
     if not ranks or not all(now.gone or now.closed for now in ranks):
         return None

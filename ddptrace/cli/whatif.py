@@ -126,12 +126,11 @@ def whatif(
     windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network. Of a pipeline it
     is schedules and numbers of microbatches.
     """
-    from ddptrace.analysis.whatif.answer import answer, usual
-    from ddptrace.analysis.whatif.scale import scaling
+    from ddptrace.analysis.whatif.answer import answer, scaling, usual
     from ddptrace.analysis.whatif.tables import Setting
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif.terminal import scale_lines, whatif_text
+    from ddptrace.render.whatif.answers import scale_lines, whatif_text
     from ddptrace.render.whatif.words import setting_words
 
     more = {

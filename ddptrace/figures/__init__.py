@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Final
 from ddptrace.analysis.summary import measured_steps, summarize
 from ddptrace.errors import DdptraceError
 from ddptrace.figures.images import drawn, write_images
-from ddptrace.render import figures as step_figures
+from ddptrace.render import figure as step_figures
 from ddptrace.render.collectives import bandwidth_figure
-from ddptrace.render.device import figures as device_figures
+from ddptrace.render.device import device_figures
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.words import headline
-from ddptrace.render.experts.report import expert_figure
-from ddptrace.render.pipeline.figure import pipeline_figure
-from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
+from ddptrace.render.experts import expert_figure
+from ddptrace.render.pipeline import pipeline_figure
+from ddptrace.render.ranks.rank_figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.sheet_page import figure as chart_figure
-from ddptrace.render.steps.figure import steps_figure
-from ddptrace.render.steps.timeline import timeline_figure
+from ddptrace.render.step_timeline import timeline_figure
+from ddptrace.render.steps import steps_figure
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptrace.errors import DdptraceError
-from ddptrace.render.figures import Figure as Drawing
+from ddptrace.render.figure import Figure as Drawing
 from ddptrace.render.whole_file import whole_file
 from ddptrace.schema import run_path
 

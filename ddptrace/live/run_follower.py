@@ -13,9 +13,17 @@ from typing import Final
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.live.batch import Identity, Losses, RankBatch, RankNow
-from ddptrace.live.endings import LEFT_NS, Silence, has_gone, made_unix_ns
 from ddptrace.live.rank_follower import RankFollower
-from ddptrace.live.run_folders import Found, rank_folders, read_identity, world_size
+from ddptrace.live.run_folders import (
+    LEFT_NS,
+    Found,
+    Silence,
+    has_gone,
+    made_unix_ns,
+    rank_folders,
+    read_identity,
+    world_size,
+)
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META
 

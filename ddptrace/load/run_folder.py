@@ -22,7 +22,7 @@ from ddptrace.findings import (
     RESTARTED,
     Finding,
 )
-from ddptrace.load.records.events import BESIDE, FAR_NS, Clock
+from ddptrace.load.records.rank_events import BESIDE, FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.load.tables import MOST_RANKS, Group, RankRun, Recording
 from ddptrace.record import RecordReader, Records

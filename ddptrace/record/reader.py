@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.record.regular_file import read_regular
+from ddptrace.record.directory import read_regular
 from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind, segment_index
 
 MOST_NBYTES = 1 << 30  # more than any recorder's segment

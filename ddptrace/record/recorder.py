@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddptrace.findings import KEEPER_FAILED, RECORDS_LOST, FindingKind
-from ddptrace.keep import Keep
 from ddptrace.record.descriptions import Description, Descriptions, Texts
 from ddptrace.record.segment import Dropped, Segment, Stretch, file_limit
 from ddptrace.record.store import Store
 from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES, Kind
+from ddptrace.trace_options import Keep
 
 KEEPER_PERIOD_S = 2.0
 

@@ -22,12 +22,12 @@ from torch.autograd import profiler as autograd_profiler
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.errors import DdptraceError
+from ddptrace.reducer.bucket import bucket_caps
 from ddptrace.reducer.misuse import Groups, StockArguments, device_of, groups_of, module_of, refuse_unlike, timeout_of
 from ddptrace.reducer.observer import BucketObserver, ReducerMade, Voice
 from ddptrace.reducer.peers import Peers, sentence_of
-from ddptrace.reducer.plan import bucket_caps
 from ddptrace.reducer.reducer import Options, Reducer
-from ddptrace.reducer.same_model import Message, described, local_problem, messages_of, take_from_first, verify
+from ddptrace.reducer.same_training import Message, described, local_problem, messages_of, take_from_first, verify
 from ddptrace.reducer.sender import CommHook
 
 FORWARD_RANGE = "BucketedDataParallel.forward"

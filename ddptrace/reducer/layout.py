@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from torch.nn import Parameter
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.bucket import Bucket, plan_buckets
 from ddptrace.reducer.misuse import changed
 from ddptrace.reducer.observer import LayoutMade, Voice
 from ddptrace.reducer.peers import Peers
-from ddptrace.reducer.plan import plan_buckets
-from ddptrace.reducer.same_model import order_of_first
+from ddptrace.reducer.same_training import order_of_first
 
 
 class Layout:

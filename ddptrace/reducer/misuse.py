@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.plan import is_above_zero
+from ddptrace.reducer.bucket import is_above_zero
 
 NAMED_AT_MOST = 5
 GRAPH_OF_GRADIENTS = (

@@ -22,14 +22,13 @@ from torch.nn import Parameter
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket, Divisor
-from ddptrace.reducer.gradient_hooks import GradientHooks, clash, sharing_with
+from ddptrace.reducer.gradients import Bitmap, GradientHooks, clash, parameters_reached, sharing_with
 from ddptrace.reducer.layout import Layout
 from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, unexpected, unfinished
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers, sentence_of
-from ddptrace.reducer.same_step import BackwardAgreement, Pulse
+from ddptrace.reducer.same_training import BackwardAgreement, Pulse
 from ddptrace.reducer.sender import CommHook, Sender
-from ddptrace.reducer.unused import Bitmap, parameters_reached
 
 
 @dataclass(frozen=True, slots=True)

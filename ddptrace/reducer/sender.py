@@ -1,18 +1,28 @@
-"""How a bucket is sent: by an all-reduce, or by a communication hook."""
+"""How a bucket is sent: by an all-reduce, or by a communication hook that all ranks have agreed on.
+
+Do all ranks have the same communication hook, or none, and does it send on all of them? Different hooks send
+different messages; a backend then ends the process, or mixes them.
+
+A rank without a hook never calls `register_comm_hook`, so the ranks compare in a place that each of them reaches: once,
+in their first synchronised forward. A hook that is registered later is compared at once, by a rank that waits for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C import Future  # what a Work's get_future gives; torch.futures.Future is a kind of it
+from torch.distributed.distributed_c10d import Store, _world
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket
-from ddptrace.reducer.hook_agreement import HookAgreement, SilentHooks, issued
+from ddptrace.reducer.misuse import another_hook, another_model
+from ddptrace.reducer.notes import text_at
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers
 
@@ -192,3 +202,170 @@ def _a(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {value.numel()} elements"
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+NONE = "no communication hook"
+TORCHS = "torch.distributed.algorithms."
+FIRST = "the first synchronised forward"
+
+
+class HookAgreement:
+    """`is_settled`: the ranks have compared their hooks."""
+
+    __slots__ = ("_is_first", "_mine", "_peers", "is_settled")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._mine = NONE
+        self.is_settled = False
+        self._is_first = False  # in the first forward now
+        peers.looks.append(self._another_model)
+
+    def registered(self, state: object, hook: Callable[..., object]) -> None:
+        """Note the hook of this rank. After the first forward, raises DdptraceError if another rank does not register
+        it."""
+        self._mine = described(state, hook)
+        if self.is_settled:
+            self._compare("the registration of a communication hook")
+
+    def settle(self) -> None:
+        """Compare the hooks. Collective, on the host. Raises DdptraceError, the same on every rank."""
+        key = _first(self._peers.number)
+        self._peers.tell(key, str(self._peers.me), shared=True)
+        self._is_first = True
+        self._compare(FIRST)
+        self.is_settled, self._is_first = True, False
+        self._peers.tell(key, "", shared=True)
+
+    def _compare(self, occasion: str) -> None:
+        said = list(map(str, self._peers.gather(occasion, self._mine)))
+        for rank, other in zip(self._peers.ranks, said, strict=True):
+            if other != said[0]:
+                self._peers.part()
+                raise DdptraceError(another_hook(rank, other, self._peers.ranks[0], said[0]))
+
+    def _another_model(self, _: Store) -> str:
+        """Return a sentence if another rank is in the first forward of another model, where this rank never was."""
+        if not self._is_first:
+            return ""
+        peers, store = self._peers, self._peers.shared.store
+        for number in range(1, peers.made(store) + 1):
+            there = text_at(store, _first(number)) if number != peers.number else ""
+            if (
+                there
+                and not store.check([f"{number}/{peers.own_key(FIRST)}"])
+                and not self._was_here(store, int(there))
+            ):
+                return another_model(int(there), number, peers.me, peers.number)
+        return ""
+
+    def _was_here(self, store: Store, rank: int) -> bool:
+        """Whether a rank has been in this model's first forward, and has gone on to the next model's."""
+        return store.check([f"{self._peers.number}/{FIRST}/{self._peers.ranks.index(rank)}"])
+
+
+ASKED = "silent"
+"""Key in the store: the forward in which a rank whose hook sent nothing waits for the others."""
+
+
+class SilentHooks:
+    """Does a communication hook that sends nothing for a bucket, as in the local steps of local SGD, do so on every
+    rank?
+
+    If it does so on one rank alone, that rank's next collective meets the others' bucket, and the backend ends the
+    process. So a rank whose hook returns a future that it finished itself, and issued no collective, goes on only when
+    the others have passed that bucket too:
+
+        rank 0   hook 0: nothing sent | waits for rank 1 . . . . . . . . . gives up: a sentence, and a note
+        rank 1   hook 0: all-reduce | hook 1 | ... | waits for bucket 0 . . . . . . looks: the note
+
+    `on_their_way`: by bucket, the hook's futures that were not waited for yet.
+    """
+
+    __slots__ = ("_answered", "_answered_in", "_forward", "_last", "_met", "_peers", "on_their_way")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._forward = self._last = -1  # forward and bucket of the last future
+        self.on_their_way: dict[int, Future[Any]] = {}
+        self._met: list[str] = []  # the key of the last meeting
+        self._answered: set[str] = set()  # in the looks of one forward
+        self._answered_in = -1
+        peers.looks.append(self._answer)
+
+    def asked(self, bucket: int, future: Future[Any], issued_before: int) -> None:
+        """A hook returned this future. Raises DdptraceError if it sent nothing and others do not pass the bucket."""
+        peers = self._peers
+        finished_itself = type(future) is torch.futures.Future and future.done()
+        if finished_itself and peers.on_host and peers.size > 1 and issued() == issued_before:
+            kind = f"silent/{peers.forward}/{bucket}"
+            peers.tell(ASKED, str(peers.forward))
+            peers.meet(kind, "", f"bucket {bucket} without communication, as its hook left it", forget=self._met)
+            self._met = [peers.own_key(kind)]
+        self._forward, self._last = peers.forward, bucket
+        self.on_their_way[bucket] = future
+
+    def _answer(self, store: Store) -> str:
+        """Answer ranks that wait: a bucket whose future is done here does not hold them, although its hook sent
+        something."""
+        if self._forward == self._peers.forward and text_at(store, ASKED) == str(self._forward):
+            self._forget_answers(store)
+            for bucket in range(self._last + 1):  # several ranks may ask, each about another bucket
+                key, future = self._peers.own_key(f"silent/{self._forward}/{bucket}"), self.on_their_way.get(bucket)
+                if key not in self._answered and (future is None or future.done()):
+                    store.set(key, "")
+                    self._answered.add(key)
+        return ""
+
+    def _forget_answers(self, store: Store) -> None:
+        """Remove the answers of an earlier forward: this rank ended its backward, so all ranks have passed its
+        buckets."""
+        if self._answered_in != self._forward:
+            for key in self._answered:
+                store.delete_key(key)
+            self._answered.clear()
+            self._answered_in = self._forward
+
+
+def _first(number: int) -> str:
+    """Return the key in the store of a rank in the first forward of this model; its text is "" once all have been
+    there."""
+    return f"first/{number}"
+
+
+def described(state: object, hook: Callable[..., object]) -> str:
+    """Describe a hook: its name and the type of its state. Of torch's own hooks and states also their settings: those
+    of a program may rightly differ between ranks."""
+    settings = ", ".join(_settings(state))
+    with_state = "" if state is None else f" with a {type(state).__name__}({settings})"
+    return f"the communication hook {_name_with_wrapped(hook)}{with_state}"
+
+
+def _name_with_wrapped(hook: object) -> str:
+    if isinstance(hook, functools.partial):
+        return _name_with_wrapped(hook.func)
+    module = str(getattr(hook, "__module__", ""))
+    name = f"{module}.{getattr(hook, '__qualname__', type(hook).__qualname__)}"
+    if not module.startswith(TORCHS):
+        return name
+    inner = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+    return " around ".join([name, *(_name_with_wrapped(wrapped) for wrapped in inner if callable(wrapped))])
+
+
+def _settings(state: object) -> Iterator[str]:
+    if type(state).__module__.startswith(TORCHS):
+        for name in sorted(getattr(state, "__dict__", ()) or getattr(state, "__slots__", ())):
+            value = getattr(state, name)
+            if value is None or isinstance(value, bool | int | float | str):
+                yield f"{name}={value!r}"
+
+
+def issued() -> int:
+    """Return how many collectives this process has issued, over all groups that count them."""
+    count = 0
+    for group in list(_world.pg_map):
+        try:
+            count += group._get_sequence_number_for_group()  # type: ignore[attr-defined] # missing from torch's stubs
+        except RuntimeError:  # a backend that does not count
+            continue
+    return count

@@ -1,4 +1,4 @@
-"""The report's section on time over message size: dots for what was measured, and the line that start and rate make."""
+"""Collectives by message size for the report, and the terminal's table of what NCCL itself says of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from ddptrace.analysis.collectives.transfers import OFF_MAX_RATIO, SIZES_MIN, SPAN_MIN, SizeTime, Transfers, transfers
 from ddptrace.analysis.result import Result
-from ddptrace.render.figures import Figure, decades, layout, ms, plain
+from ddptrace.analysis.tables.collectives import NcclRow
+from ddptrace.errors import printable
+from ddptrace.render.figure import Figure, decades, layout, ms, plain
 from ddptrace.render.markup import label, section, table, text
-from ddptrace.render.words import op_name
-from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size, size_range
+from ddptrace.render.words import cut, op_name
+from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, rate, size, size_range
 
 TITLE: Final = "Bandwidth over message size"
 SERIES_MAX: Final = 8
@@ -157,3 +159,33 @@ def ends(sizes: Sequence[SizeTime], colour: str) -> dict[str, Any]:
 
 def point_words(at: SizeTime) -> str:
     return f"{size(at.nbytes)}: {duration(at.median_ns)}, median of {at.count:,}"
+
+
+MOST_ROWS: Final = 60
+
+
+def nccl_lines(rows: Sequence[NcclRow], with_run: bool) -> Iterator[str]:
+    """`with_run`: bandwidth of a run was asked for."""
+    yield (
+        f"{'function':<14} {'size':>8}  {'algorithm':<18} {'protocol':<8} {'channels':>8} {'chosen':>7} {'timed':>7}"
+        f" {'mean ms':>8} {'busbw':>9}{'  in the run' * with_run}"
+    )
+    for row in rows[:MOST_ROWS]:
+        yield _line(row, with_run)
+    if len(rows) > MOST_ROWS:
+        yield f"and {len(rows) - MOST_ROWS} more; --json has all"
+    yield ""
+    yield "chosen: lines of the logs; timed: collectives of all ranks, by NCCL Inspector, whatever their algorithm"
+    if any(row.function in ("AllGather", "ReduceScatter") for row in rows):
+        yield "size: as NCCL counts, of an AllGather and a ReduceScatter one rank's part"
+
+
+def _line(row: NcclRow, with_run: bool) -> str:
+    how = (
+        f"{cut(printable(row.algorithm or NOT_MEASURED), 18):<18} {printable(row.protocol or NOT_MEASURED):<8}"
+        f" {NOT_MEASURED if row.channels is None else row.channels:>8}"
+    )
+    counts = f"{row.chosen or NOT_MEASURED:>7} {row.timed or NOT_MEASURED:>7}"
+    rates = f"{millis(row.mean_ns):>8} {rate(row.busbw_bytes_per_s):>9}"
+    run = f"{rate(row.run_busbw_bytes_per_s):>12}" if with_run else ""
+    return f"{cut(printable(row.function), 14):<14} {size(row.nbytes):>8}  {how} {counts} {rates}{run}"

@@ -1,4 +1,5 @@
-"""The headline: the largest time that a change could win back, as one number and one sentence, with the first step."""
+"""The headline: the largest time that a change could win back, in one sentence; without steps, the mean profiler
+window."""
 
 from __future__ import annotations
 
@@ -7,18 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis import savings
-from ddptrace.analysis.device.digest import device_total
+from ddptrace.analysis.device.digest import device_total, less_to_launch
 from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
-from ddptrace.analysis.device.launching import less_to_launch
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
+from ddptrace.analysis.steps.windows import summarize_windows
 from ddptrace.analysis.summary import WORTH_RATIO, Summary, WindowSummary
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.window_summary import summarize_windows
+from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.findings import DEVICE_CAUGHT_UP, KINDS, LATE_RANK, RUN_TOO_SHORT
-from ddptrace.render.words import UNSEEN
-from ddptrace.units import duration, percent
+from ddptrace.render.words import EVIDENCE, UNSEEN
+from ddptrace.units import counted, duration, percent
 
 NO_COMM: Final = "No communication was measured in it."
 CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
@@ -183,3 +183,21 @@ def _window(window: WindowSummary) -> Headline:
     compute = window.part("compute")
     words = f"of the profiled window it computed: {duration(compute.ns)} {told}. No step was found."
     return Headline(percent(compute.ratio), words, "", calm=True)
+
+
+def title_words(window: WindowSummary) -> str:
+    """As in "Profiled window 474 ms  (mean of 2 windows of 2 ranks, from the device's first work to its last; …)"."""
+    count = counted(window.windows, "window")
+    mean = f"mean of {count} of {counted(window.ranks, 'rank')}" if window.windows > 1 else count
+    of = "from the device's first work to its last" if window.on_device else "whole"
+    return f"Profiled window {duration(window.window_ns)}  ({mean}, {of}; no step was found)"
+
+
+def overlap_words(window: WindowSummary) -> str:
+    """How much of the communication is hidden."""
+    if not window.comm_ns or window.evidence is None:
+        return "No communication was measured in it, so there is no overlap to tell."
+    return (
+        f"{percent(window.overlap_ratio)} of {duration(window.comm_ns)} communication is hidden behind compute"
+        f" (evidence {window.evidence}: {EVIDENCE[window.evidence]})."
+    )

@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.hta.compare import HtaReport
-from ddptrace.analysis.hta.reading import HtaTable
+from ddptrace.analysis.hta.compare import HtaReport, HtaTable
 from ddptrace.analysis.hta.rules import NO_FIGURES, Explained, Figures, Rule
 from ddptrace.errors import printable
 from ddptrace.units import NOT_MEASURED, counted

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from ddptrace.render.figures import Figure, clipped
+from ddptrace.render.figure import Figure, clipped
 from ddptrace.units import NOT_MEASURED
 
 TEXT_MAX: Final = 2_000

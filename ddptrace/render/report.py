@@ -1,45 +1,46 @@
-"""The report: one HTML file that holds everything it needs, plotly.js included, and asks the network for nothing."""
+"""The report: one HTML file that holds everything it needs, plotly.js and the findings included, and asks the network
+for nothing."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.steps.windows import summarize_windows
 from ddptrace.analysis.summary import Summary, measured_steps, summarize
 from ddptrace.analysis.whatif.answer import Forecast
-from ddptrace.analysis.window_summary import summarize_windows
-from ddptrace.render import report_basis as basis
+from ddptrace.findings import Finding, FindingKind, gravest_first
+from ddptrace.render import report_top as basis
 from ddptrace.render import report_top as sections
-from ddptrace.render.about import about_html
+from ddptrace.render import units as unit_sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
 from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
-from ddptrace.render.device import busiest, copies, idle
-from ddptrace.render.device import figures as device_figures
-from ddptrace.render.device import report as device_sections
-from ddptrace.render.experts.report import expert_figure, expert_section
-from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
-from ddptrace.render.findings import findings_section, next_section
-from ddptrace.render.markup import contents, figure_html, section
-from ddptrace.render.pipeline.figure import pipeline_figure
-from ddptrace.render.pipeline.report import pipeline_section
-from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
-from ddptrace.render.ranks.report import across_body
-from ddptrace.render.rpc.report import rpc_section
-from ddptrace.render.steps.figure import steps_figure
-from ddptrace.render.steps.timeline import timeline_figure
-from ddptrace.render.traffic.report import traffic_section
-from ddptrace.render.units import report as unit_sections
-from ddptrace.render.whatif.report import advice_section, scaling_figure, scaling_section
+from ddptrace.render.device import device_figures, time_spent
+from ddptrace.render.device import launches as device_sections
+from ddptrace.render.experts import expert_figure, expert_section
+from ddptrace.render.figure import Figure, buckets_figure, parts_figure, phases_figure
+from ddptrace.render.markup import contents, figure_html, label, section, slug, text
+from ddptrace.render.pipeline import pipeline_figure, pipeline_section
+from ddptrace.render.ranks.pages import across_body
+from ddptrace.render.ranks.rank_figures import bucket_heat, jitter_heat, matches_figure, path_figure
+from ddptrace.render.report_top import about_html
+from ddptrace.render.rpc import rpc_section
+from ddptrace.render.step_timeline import timeline_figure
+from ddptrace.render.steps import steps_figure
+from ddptrace.render.traffic.pages import traffic_section
+from ddptrace.render.whatif.answers import advice_section, scaling_figure, scaling_section
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
+from ddptrace.units import counted
 
 NOTHING: Final = Forecast()
 
@@ -191,9 +192,9 @@ def device_body(result: Result, picture: Pictures) -> list[str]:
         section("Device time", DEVICE, picture["device"]),
         section("Streams", "What ran beside what: each stream of the devices.", picture["streams"]),
         section("Does the host keep up?", tables.LAUNCHES, tables.launch_table(result)),
-        section("What held the host", idle.SUB, idle.idle_table(result)),
-        section("Copies", copies.SUB, copies.copy_table(result)),
-        section("Kernels", busiest.SUB, busiest.kernel_table(result)),
+        section("What held the host", time_spent.IDLE_SUB, time_spent.idle_table(result)),
+        section("Copies", time_spent.COPY_SUB, time_spent.copy_table(result)),
+        section("Kernels", time_spent.SUB, time_spent.kernel_table(result)),
         section("What the device worked for", SCOPES, *scopes),
     ]
 
@@ -218,3 +219,61 @@ def plotly_js() -> str:
 def script_json(value: object) -> str:
     """JSON inside a script element, which no text in it can end."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+SAME_MAX: Final = 3
+NOTES_OPEN_MAX: Final = 2
+OPEN: Final = ("error", "warning")
+NEXT: Final = "What the numbers below say to change, or to look at first."
+REST: Final = "What else stands out, gravest first."
+
+
+def next_section(findings: Sequence[Finding], there: str) -> str:
+    """What to do, in the order in which it is told on the terminal. `there`: the sections that can be linked."""
+    items = list(items_of([finding for finding in findings if finding.kind.is_advice], there))
+    return section("Look at next", NEXT, listed(items))
+
+
+def findings_section(findings: Sequence[Finding], there: str) -> str:
+    """Of what is only to be known, more than a few notes are folded away."""
+    others = gravest_first([finding for finding in findings if not finding.kind.is_advice])
+    grave = list(items_of([finding for finding in others if finding.severity in OPEN], there))
+    notes = list(items_of([finding for finding in others if finding.severity not in OPEN], there))
+    return section("Findings", REST, listed(grave), listed(notes, folded=len(notes) > NOTES_OPEN_MAX))
+
+
+def listed(items: Sequence[str], folded: bool = False) -> str:
+    if not items:
+        return ""
+    whole = f'<ul class="findings">{"".join(items)}</ul>'
+    return f"<details><summary>{counted(len(items), 'note')}</summary>{whole}</details>" if folded else whole
+
+
+def items_of(findings: Sequence[Finding], there: str) -> Iterator[str]:
+    """Of many findings of one code the first, and how many more."""
+    told: Counter[str] = Counter()
+    for finding in findings:
+        told[finding.code] += 1
+        if told[finding.code] <= SAME_MAX:
+            yield finding_html(finding, there)
+    for code, count in told.items():
+        if count > SAME_MAX:
+            more = counted(count - SAME_MAX, "more finding")
+            yield f'<li class="info"><p>… and {more} of the kind <code>{label(code)}</code>.</p></li>'
+
+
+def finding_html(finding: Finding, there: str) -> str:
+    tone = finding.severity if finding.severity in OPEN else "info"
+    return (
+        f'<li class="{tone}"><span class="severity">{label(finding.severity)}</span>'
+        f'<span class="where">{label(finding.where)}</span><p>{text(finding.message)}</p>'
+        f"{link_html(finding.kind, there)}</li>"
+    )
+
+
+def link_html(kind: FindingKind, there: str) -> str:
+    """Link the first of the kind's sections that the report has."""
+    for title in kind.sections:
+        if f'<section id="{slug(title)}">' in there:
+            return f'<a class="see" href="#{slug(title)}">{escape(title)}</a>'
+    return ""

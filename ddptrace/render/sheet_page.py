@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from ddptrace.render.figures import Figure, axis, layout, plain
+from ddptrace.render.figure import Figure, axis, layout, plain
 from ddptrace.render.markup import figure_html, section, table, text
 from ddptrace.render.report import HEAD, POLICY, TAIL, asset, plotly_js, script_json
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet, markdown, notes_once

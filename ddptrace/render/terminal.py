@@ -9,26 +9,21 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.steps.windows import summarize_windows
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, WindowSummary, summarize
 from ddptrace.analysis.units.digest import units
-from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
-from ddptrace.render.device.busiest import kernel_lines
-from ddptrace.render.device.copies import copy_lines
-from ddptrace.render.device.idle import idle_lines
-from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
-from ddptrace.render.experts.terminal import expert_lines
-from ddptrace.render.headline import headline
-from ddptrace.render.pipeline.terminal import pipeline_lines
-from ddptrace.render.ranks.terminal import across_lines
-from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
-from ddptrace.render.trace.islands import apart_words, islands
-from ddptrace.render.trace.tracks import by_rank
-from ddptrace.render.units.tensor import tensor_lines
-from ddptrace.render.units.terminal import dimension_lines, unit_lines
-from ddptrace.render.windows import overlap_words as window_overlap
-from ddptrace.render.windows import title_words
+from ddptrace.render.device.launches import collective_lines, device_lines, scope_lines
+from ddptrace.render.device.time_spent import copy_lines, idle_lines, kernel_lines
+from ddptrace.render.experts import expert_lines
+from ddptrace.render.headline import headline, title_words
+from ddptrace.render.headline import overlap_words as window_overlap
+from ddptrace.render.pipeline import pipeline_lines
+from ddptrace.render.ranks.pages import across_lines
+from ddptrace.render.rpc_words import remote_words, rpc_lines, waiting
+from ddptrace.render.trace.tracks import apart_words, by_rank, islands
+from ddptrace.render.units import dimension_lines, tensor_lines, unit_lines
 from ddptrace.render.words import (
     EVIDENCE,
     PARTS,

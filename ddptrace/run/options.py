@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
-from ddptrace.keep import LEAST_NBYTES, Keep
-from ddptrace.labels import UNLABELLED, Labels, labels_of
-from ddptrace.slowness import LEAST_FACTOR, when_slow
+from ddptrace.trace_options import LEAST_FACTOR, LEAST_NBYTES, UNLABELLED, Keep, Labels, labels_of, when_slow
 
 USAGE: Final = (
     "python -m ddptrace.run [--out DIR] [--overwrite] [--profile SCHEDULE] "

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.findings import ENDED_BY_EXIT, GAVE_WAY
 from ddptrace.run.options import Command, Options
-from ddptrace.slowness import when_slow
+from ddptrace.trace_options import when_slow
 
 if TYPE_CHECKING:
     from torch.profiler import profile

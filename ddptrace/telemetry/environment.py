@@ -1,13 +1,21 @@
-"""Reads what the standard `OTEL_*` variables ask for, and checks the addresses in them.
+"""Reads what the standard `OTEL_*` variables ask for, and checks for the packages of the extra `ddptrace[telemetry]`.
 
 Nothing here imports OpenTelemetry, because a training calls this when it starts.
+
+Checks for the packages of the extra `ddptrace[telemetry]`, and warns of what telemetry could not do.
+
+Nothing here imports the packages, because a training calls this when it starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -184,3 +192,59 @@ def shown(url: str) -> str:
     """Return `url` without what may be secret: user name, password and query."""
     without_user = re.sub(r"^([a-zA-Z][\w+.-]*://|//)?.*@", r"\1***@", url)
     return printable(re.sub(r"[?#].*", "?***", without_user))
+
+
+NAMES: Final = "opentelemetry", "prometheus_client", "grpc", "requests", "urllib3", "google"
+NEEDED: Final = {
+    GRPC: ("grpc", "opentelemetry.exporter.otlp.proto.grpc"),
+    HTTP: ("requests", "opentelemetry.exporter.otlp.proto.http"),
+    "prometheus": ("prometheus_client",),
+}
+
+
+@contextlib.contextmanager
+def extra() -> Iterator[None]:
+    """Turn the failed import of such a package inside the `with` block into a clear error.
+
+    Raises:
+        DdptraceError: a package is missing, or refuses the value of an environment variable.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(NAMES):
+            raise
+        raise _missing(error.name or "") from None
+    except ValueError as error:  # OpenTelemetry reads some variables while it is imported
+        raise DdptraceError(f"OpenTelemetry cannot be used: {printable(error)}") from None
+
+
+def check_extra(asked: Wanted) -> None:
+    """Raise DdptraceError if a package is missing that these exporters need."""
+    for names, protocol in ((asked.traces, asked.traces_protocol), (asked.metrics, asked.metrics_protocol)):
+        for name in names:
+            for package in ("opentelemetry.sdk", *NEEDED.get(protocol if name == "otlp" else name, ())):
+                if not _is_there(package):
+                    raise _missing(package)
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
+    except ValueError:  # a module that somebody made at run time: it is there
+        return True
+
+
+def _missing(package: str) -> DdptraceError:
+    return DdptraceError(f"exporting needs {package}, which is not installed: pip install 'ddptrace[telemetry]'")
+
+
+def warn(message: str, stacklevel: int) -> None:
+    """Warn. `stacklevel` is that of `warnings.warn`, counted from the caller."""
+    message = printable(message)
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
+    except RuntimeWarning:  # the program turns warnings into errors
+        sys.stderr.write(f"{message}\n")

@@ -1,21 +1,26 @@
-"""All profiler files of a folder, shortened to the same steps on every rank."""
+"""All profiler files of a folder, shortened to the same steps on every rank, by the step numbers that ddptrace
+recorded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from ddptrace.analyzer import Progress, analyze
 from ddptrace.errors import DdptraceError, RunDirectoryError, printable
 from ddptrace.findings import TRACE_DAMAGED, TRACE_UNREADABLE, Finding
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.kineto.source import NotATrace
-from ddptrace.load.run_folder import is_run
+from ddptrace.load.records.rank_run import Recorded
+from ddptrace.load.run_folder import is_run, open_folder, read_rank
 from ddptrace.load.sources import PACKED, TraceFiles, find_traces
-from ddptrace.trim.cut import Cut, cut_of
-from ddptrace.trim.recorded import RecordedSteps
-from ddptrace.trim.shorter import shorten
+from ddptrace.load.tables import RankRun, StepMark
+from ddptrace.trim.shorter import Cut, cut_of, shorten
 from ddptrace.units import named
 
 TRIMMED: Final = "trimmed"
@@ -159,3 +164,34 @@ def _shorten(source: Path, place: Path, rank: int, cut: Cut) -> TrimmedFile | No
         place.unlink()
         return None
     return TrimmedFile(rank, source, place, done.seen, done.kept, source.stat().st_size, done.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """By rank, what ddptrace recorded; nothing of files without a run."""
+
+    ranks: Mapping[int, Recorded] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Path) -> RecordedSteps:
+        """Read the records of all ranks. Raises RunDirectoryError where they cannot be read."""
+        return cls({rank.rank: read_rank(rank, []) for rank in open_folder(run).ranks})
+
+    def numbered(self, run: RankRun, zero_unix_ns: int) -> RankRun:
+        """Give the steps of a rank's profiler files the numbers of the recorded steps that they lie in. Those that lie
+        in none are left out."""
+        recorded = self.ranks.get(run.rank)
+        if recorded is None:
+            return run
+        middles = np.array([(step.begin_at_ns + step.end_at_ns) // 2 for step in run.steps], np.int64)
+        at = recorded.clock.from_unix(middles + zero_unix_ns).tolist()
+        found = (_around(recorded.run.steps, middle) for middle in at)
+        pairs = zip(run.steps, found, strict=True)
+        return replace(
+            run, steps=tuple(replace(step, ordinal=mark.ordinal) for step, mark in pairs if mark is not None)
+        )
+
+
+def _around(steps: tuple[StepMark, ...], at_ns: int) -> StepMark | None:
+    k = bisect.bisect_right(steps, at_ns, key=lambda step: step.begin_at_ns) - 1
+    return steps[k] if k >= 0 and at_ns < steps[k].end_at_ns else None

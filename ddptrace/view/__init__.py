@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-from ddptrace.view.browser import open_browser, tunnel
-from ddptrace.view.server import PERFETTO_PORT, Server, serving
+from ddptrace.view.server import PERFETTO_PORT, Server, open_browser, serving, tunnel
 from ddptrace.view.site import Site, bundled_ui, offline_site, online_site
 
 __all__ = [

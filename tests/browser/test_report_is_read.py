@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis.about import About
-from ddptrace.analysis.result import Result
+from ddptrace.analysis.result import About, Result
 from ddptrace.render.report import write_report
 from tests.devtools import Browser
 from tests.unit.made_meetings import met_result, with_all

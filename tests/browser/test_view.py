@@ -20,7 +20,7 @@ import pytest
 
 from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view import Server, bundled_ui, offline_site, online_site, serving
-from ddptrace.view.opening import head_of, queries
+from ddptrace.view.site import head_of, queries
 from tests.conftest import Record, need
 from tests.devtools import Browser
 from tests.launch import environment

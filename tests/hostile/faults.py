@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from ddptrace.capture.steps.program import Program
+from ddptrace.capture.steps.program_hooks import Program
 
 VARIABLE: Final = "HOSTILE_FAULT"
 SMALL: Final = 1e-7

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import ddptrace
-from ddptrace.keep import LEAST_NBYTES
 from ddptrace.load.run import read_run
 from ddptrace.record import RecordReader
 from ddptrace.schema import Kind, Phase
+from ddptrace.trace_options import LEAST_NBYTES
 from tests.launch import environment, torchrun
 from tests.soak.watch import WARM_RATIO, Soaked, soak
 

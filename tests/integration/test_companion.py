@@ -18,8 +18,8 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.telemetry.attributes import resource_of
-from ddptrace.telemetry.delivery.finished import identities
+from ddptrace.telemetry.common_attributes import resource_of
+from ddptrace.telemetry.delivery.exports import identities
 from tests.exported_runs import RANKS, STEPS, Trained, asking, companions, expected, train, wait_until
 from tests.otlp_receiver import Received, Receiver, attributes
 from tests.rotel import collector

@@ -17,7 +17,7 @@ import pytest
 
 from dashboards.frame import newest_first
 from ddptrace.live.batch import Losses
-from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.delivery.exports import totals_of
 from ddptrace.telemetry.metrics.prometheus import serve
 from ddptrace.telemetry.metrics.totals import Totals
 from tests.grafana import NAMES, Query, expression, filled, loaded, path, queries, rules

@@ -12,7 +12,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.render.trace.chrome import write_trace
-from ddptrace.view.opening import queries
+from ddptrace.view.site import queries
 from tests.conftest import Record
 from tests.grafana import path
 from tests.perfetto import ask

@@ -233,7 +233,7 @@ def test_one_that_is_followed_and_over_is_not_waited_for_without_end(
     run: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ddptrace.cli.export.PATIENCE_S", 1.0)
-    monkeypatch.setattr("ddptrace.telemetry.delivery.followed.LEFT_NS", 0)  # of processes that cannot be asked
+    monkeypatch.setattr("ddptrace.telemetry.delivery.exports.LEFT_NS", 0)  # of processes that cannot be asked
     receiver.behaviour = Behaviour(status=503)
     code, said = command(run, "--otlp", receiver.http_url, "--follow")
     assert code == 5

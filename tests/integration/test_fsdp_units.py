@@ -14,13 +14,13 @@ import pytest
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, summarize
-from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.tables.parallelism import UnitRow
 from ddptrace.analysis.timeline.advice import RunAdvice
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.headline import headline
-from ddptrace.render.timeline.terminal import run_advice_text
-from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.render.whatif.answers import run_advice_text
+from ddptrace.telemetry.delivery.exports import totals_of
 from tests.programs.fsdp_units import BLOCKS, STEPS
 from tests.sums import summed, sums_of, told_by
 

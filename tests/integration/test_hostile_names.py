@@ -28,9 +28,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import ddptrace
 from ddptrace import figures
 from ddptrace.errors import printable
-from ddptrace.telemetry.attributes import TEXT_MAX
-from ddptrace.telemetry.delivery.finished import totals_of
-from ddptrace.telemetry.delivery.followed import scraped
+from ddptrace.telemetry.common_attributes import TEXT_MAX
+from ddptrace.telemetry.delivery.exports import scraped, totals_of
 from tests.conftest import need
 from tests.devtools import Browser
 from tests.launch import ROOT, environment, torchrun
@@ -289,7 +288,7 @@ def test_what_a_training_warns_of_is_printable(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     from ddptrace.capture.surface import Surface
-    from ddptrace.telemetry.extra import warn
+    from ddptrace.telemetry.environment import warn
 
     text = (TERMINAL | BIDIRECTIONAL)[name]
     Surface("hooks", lambda *_: None).failed(ValueError(text))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.capture.origins.libraries import ORIGINS, PARAMETERS, PASSING
+from ddptrace.capture.origins.frames import LIBRARY_ORIGINS, LIBRARY_PARAMETERS, PASSING_ON
 from tests.integration.test_frameworks import need_package
 from tests.unit.test_capture_origins import codes
 
-NAMES = sorted({*PASSING, *(name for name, _ in ORIGINS), *(name for name, *_ in PARAMETERS)})
+NAMES = sorted({*PASSING_ON, *(name for name, _ in LIBRARY_ORIGINS), *(name for name, *_ in LIBRARY_PARAMETERS)})
 BRINGS = {"lightning_fabric": "lightning", "pytorch_lightning": "lightning", "torchmetrics": "lightning"}
 """Packages that another one brings."""
 

@@ -16,7 +16,7 @@ import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.live import run_follower
 from ddptrace.live.run_follower import RunFollower
-from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.delivery.exports import totals_of
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
 from ddptrace.telemetry.metrics.prometheus import label_of, name_of, serve, unit_of
 from ddptrace.telemetry.metrics.totals import Totals

@@ -396,7 +396,7 @@ def test_a_start_that_fails_leaves_no_hook_no_thread_and_a_free_directory(
 def test_what_fails_around_an_update_does_not_come_out_of_the_optimizers_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from ddptrace.capture.steps.program import Program
+    from ddptrace.capture.steps.program_hooks import Program
 
     def broken(*_: object) -> None:
         raise LookupError("planted")

@@ -12,15 +12,14 @@ from click.testing import CliRunner
 import ddptrace
 from ddptrace.analysis.pipeline.digest import pipeline_digests
 from ddptrace.analysis.pipeline.forecast import NAMES, PipelinePredictor
-from ddptrace.analysis.pipeline.orders import order_of
-from ddptrace.analysis.pipeline.schedule import Computation, computation_of
+from ddptrace.analysis.pipeline.schedule import Computation, computation_of, order_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.pipeline import Work
+from ddptrace.analysis.tables.parallelism import Work
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.cli import main
 from ddptrace.render.headline import headline
-from ddptrace.render.pipeline.trace import stage_tracks
+from ddptrace.render.pipeline import stage_tracks
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.trace.tracks import by_rank
 from tests.launch import torchrun

@@ -24,7 +24,7 @@ from torch.distributed.rpc import api, internal
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.tables.traffic import RpcRow
 from ddptrace.capture.rpc import callee as rpc_callee
 from ddptrace.capture.rpc import calls as capture_rpc
 from ddptrace.capture.rpc import messages as rpc_messages

@@ -9,8 +9,8 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.units import UnitRow
-from ddptrace.analysis.units.tensor import is_needed_at_once, tensor_cost
+from ddptrace.analysis.tables.parallelism import UnitRow
+from ddptrace.analysis.units.digest import is_needed_at_once, tensor_cost
 from ddptrace.render.terminal import summary_text
 from tests.launch import torchrun
 

@@ -49,7 +49,7 @@ def test_a_window_that_must_end_with_the_trace_waits_for_its_collectives(tmp_pat
 def test_a_collective_that_never_ends_keeps_no_window_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ddptrace.capture.profiler.windows.UNDER_WAY_MAX", 2)
     monkeypatch.setattr(
-        "ddptrace.capture.collectives.in_window.CollectivesInWindow.are_over", lambda self, patience_s: False
+        "ddptrace.capture.collectives.completions.CollectivesInWindow.are_over", lambda self, patience_s: False
     )
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -140,7 +140,7 @@ def _screens(run: Path) -> Iterator[str]:
 
     from ddptrace.cli.watch import Watcher
     from ddptrace.live.watched import Watched
-    from ddptrace.render.watch.page import screen
+    from ddptrace.render.watch.screen import screen
 
     watcher = Watcher(Watched(run), str(run))
     watcher.look(whole=True)
@@ -193,8 +193,7 @@ def _shown(run: Path) -> str:
 
 
 def _scrape(result: Result, run: Path) -> None:
-    from ddptrace.telemetry.delivery.finished import totals_of
-    from ddptrace.telemetry.delivery.followed import scraped
+    from ddptrace.telemetry.delivery.exports import scraped, totals_of
 
     with scraped(totals_of(result, run), ("127.0.0.1", 0)) as server:
         assert server is not None

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
 from ddptrace.capture.identity import Group
-from ddptrace.capture.profiler import same_steps
+from ddptrace.capture.profiler import next_window
 from tests.programs.leaving import leave
 
 STEP_S, SLOW_S = 0.004, 0.15
@@ -57,14 +57,14 @@ def main() -> None:
 
 
 def be_deaf(run: Path) -> None:
-    same_steps.CONFIRM_S = 0.2
-    look = same_steps.SameSteps._look_with
+    next_window.CONFIRM_S = 0.2
+    look = next_window.SameSteps._look_with
 
-    def look_late(own: same_steps.SameSteps, group: Group) -> None:
+    def look_late(own: next_window.SameSteps, group: Group) -> None:
         if group.rank == 1 or list((run / "rank-00001").glob("kineto-*.json.gz")):
             look(own, group)
 
-    same_steps.SameSteps._look_with = look_late  # type: ignore[method-assign]
+    next_window.SameSteps._look_with = look_late  # type: ignore[method-assign]
 
 
 def train(options: argparse.Namespace) -> nn.Module:

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 
-from ddptrace.bench.experiments import no_sync_curve
+from ddptrace.bench.experiments import no_sync
 from ddptrace.bench.workloads import WORKLOADS, Gpt
 from ddptrace.cli import main
 
@@ -11,5 +11,5 @@ BATCH_SIZE = 32
 LAYERS = 1
 
 WORKLOADS["mlp"] = dataclasses.replace(WORKLOADS["mlp"], batch_size=BATCH_SIZE)
-no_sync_curve.Gpt = lambda layers, **shape: Gpt(LAYERS, **shape)
+no_sync.Gpt = lambda layers, **shape: Gpt(LAYERS, **shape)
 main(["bench", *sys.argv[1:]])

@@ -6,9 +6,9 @@ import json
 import time
 from pathlib import Path
 
-from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind, StepEnd
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 
 SMALL = Keep(nbytes=LEAST_NBYTES)
 PER_STEP = 12  # records that one step of `train` makes

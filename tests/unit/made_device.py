@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.device.rows import population
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.device import Activity, CopyRow, KernelRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.steps import WindowRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.load.tables import DeviceWork, Identity, Work
 from ddptrace.schema import Evidence
 from tests.made import make_result

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptrace.analysis.diff.run_figures import RunFigures
-from ddptrace.analysis.diff.settings import COMPUTE
+from ddptrace.analysis.diff.one_run import COMPUTE, RunFigures
 from ddptrace.analysis.diff.tables import BucketId, Quantity
 
 MS = 1_000_000

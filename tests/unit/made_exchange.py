@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddptrace.analysis.experts.exchanges import compared
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.experts import ExchangeRow
+from ddptrace.analysis.tables.parallelism import ExchangeRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.traffic.rows import compared
 
 
 def exchanges(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ddptrace.analysis.pipeline.messages import with_other
-from ddptrace.analysis.pipeline.rows import PipelineFacts
+from ddptrace.analysis.pipeline.rows import PipelineFacts, with_other
 from ddptrace.analysis.pipeline.schedule import Computation, input_of
 from ddptrace.analysis.pipeline.turns import Blocked, Turn
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow, Work
+from ddptrace.analysis.tables.parallelism import BubbleRow, MessageRow, PipelineRow, Work
 from ddptrace.analysis.tables.table import Table
 
 FORWARD, BACKWARD = 100, 200

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.timeline.host import Host, host_of
+from ddptrace.analysis.timeline.rank_window import Host, host_of
 from ddptrace.load.tables import DeviceWork, HostCalls, IdleCause
 from tests.unit.made_device import Piece, device_work
 

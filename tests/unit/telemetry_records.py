@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ddptrace.keep import Keep
 from ddptrace.record import Recorder, directory
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION, CallFlag, Kind, Phase, StepEnd, UnitRole, rank_folder
+from ddptrace.trace_options import Keep
 
 RUN_ID = "5f1e" * 8
 MS = 1_000_000

@@ -12,16 +12,15 @@ from scipy import optimize, stats
 from ddptrace.analysis.clocks.lines import cauchy, least_absolute, least_squares
 from ddptrace.analysis.collectives.transfers import line
 from ddptrace.analysis.diff.changes import ROTATIONS, against_chance
-from ddptrace.analysis.percentile import percentile
-from ddptrace.analysis.ranks.counterfactual import _mapped
+from ddptrace.analysis.ranks.replay import _mapped
 from ddptrace.analysis.ranks.suspects import NEARLY_ALWAYS, USUALLY, average
-from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
-from ddptrace.analysis.student import student_quantile
+from ddptrace.analysis.statistics import percentile, student_quantile
+from ddptrace.analysis.steps.variation import SPREAD_OF_DEVIATION
+from ddptrace.analysis.whatif.answer import scaling
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
-from ddptrace.analysis.whatif.scale import scaling
-from ddptrace.bench.experiments.collectives_fit import fit
+from ddptrace.bench.experiments.collectives_sheet import fit
 from ddptrace.bench.experiments.ddp_sheet import over_cells
 from ddptrace.bench.timing import ROUNDS_SURE, median_interval, quantile
 from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks

@@ -13,16 +13,15 @@ import pytest
 
 from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
 from ddptrace.analysis.ranks.blame import blame_of
-from ddptrace.analysis.ranks.counterfactual import disorder_ratio
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
 from ddptrace.analysis.ranks.digest import match_digests
+from ddptrace.analysis.ranks.replay import disorder_ratio
 from ddptrace.analysis.result import Result
 from ddptrace.findings import REPLAY_OFF, Finding
 from ddptrace.load.run_folder import RecordedRank, read_rank
 from ddptrace.load.tables import Group, RankRun
-from ddptrace.render.ranks.report import across_body
-from ddptrace.render.ranks.terminal import across_lines
+from ddptrace.render.ranks.pages import across_body, across_lines
 from tests.unit.made_training import MS, Plan, Player, only, played
 
 LATE = Plan(3, late=only(1, "forward", 20 * MS))

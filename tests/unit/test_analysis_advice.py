@@ -13,7 +13,7 @@ from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer,
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.waiting import MeanWait
-from ddptrace.analysis.rank_facts import facts_of
+from ddptrace.analysis.rank_tables import facts_of
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
@@ -21,12 +21,12 @@ from ddptrace.analysis.savings import savings
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.findings import Finding
 from ddptrace.load.tables import Group, RankRun, Run
-from ddptrace.reducer.plan import plan_buckets
+from ddptrace.reducer.bucket import plan_buckets
 from ddptrace.schema import Phase
 
 MS = 1_000_000

@@ -18,7 +18,7 @@ from ddptrace.analysis.findings.buckets import (
 )
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
 from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
-from ddptrace.analysis.rank_facts import facts_of
+from ddptrace.analysis.rank_tables import facts_of
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize

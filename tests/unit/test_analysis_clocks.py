@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ddptrace.analysis.analyze import analyze_rank, analyze_run
 from ddptrace.analysis.clocks.aligned import Clock, aligned_tables
 from ddptrace.analysis.clocks.lines import STEEPEST, band, corners
-from ddptrace.analysis.findings.clocks import clock_findings
+from ddptrace.analysis.findings.evidence import clock_findings
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.load.tables import (

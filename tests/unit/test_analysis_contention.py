@@ -9,7 +9,7 @@ import numpy as np
 from analysis_records import MAIN, Piece, call, comm_piece, gpu_window, mark, rank, step, window
 
 from ddptrace.analysis.rank_view import view_of
-from ddptrace.analysis.steps.contention import contention_rows
+from ddptrace.analysis.steps.variation import contention_rows
 from ddptrace.analysis.tables.steps import ContentionRow
 from ddptrace.load.tables import Call, OperatorWork, RankRun, Window
 from ddptrace.schema import Phase

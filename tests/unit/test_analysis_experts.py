@@ -8,15 +8,15 @@ import pytest
 from made_exchange import exchanges
 
 from ddptrace.analysis.experts.digest import layer_digests
-from ddptrace.analysis.findings.experts import expert_findings
+from ddptrace.analysis.findings.parallelism import expert_findings
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.experts import ExchangeRow
+from ddptrace.analysis.tables.parallelism import ExchangeRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.load.foreign.identity import Groups, described
 from ddptrace.load.kineto.args import split_sizes
 from ddptrace.load.kineto.events import CollectiveArgs, FileFacts
-from ddptrace.load.records.splits import splits_by_call
+from ddptrace.load.records.calls import splits_by_call
 from ddptrace.load.tables import Identity
 from ddptrace.schema import EVENT_DTYPE, Kind
 from tests.made import MS, make_result

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ddptrace
-from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.device.rows import population
 from ddptrace.analysis.hta.compare import HtaReport, compare
 from ddptrace.analysis.hta.rules import NO_FIGURES, OTHER_KIND, Figures, FileTimes, Reading, Rule, Strays, explain
 from ddptrace.analysis.result import Result

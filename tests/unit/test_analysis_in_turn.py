@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.analysis.rank_facts import optimizers_in_turn
+from ddptrace.analysis.rank_tables import optimizers_in_turn
 from ddptrace.load.tables import StepMark
 from ddptrace.schema import StepEnd
 

@@ -10,7 +10,7 @@ from analysis_records import MAIN, call, mark, pause, rank, step
 
 from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.steps.jitter import jitter_rows
+from ddptrace.analysis.steps.variation import jitter_rows
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.tables.steps import JitterRow
 from ddptrace.load.tables import Call, PhaseMark, RankRun, StepMark

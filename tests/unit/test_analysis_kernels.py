@@ -13,9 +13,8 @@ import pytest
 from foreign_files import Event, event, kernel, launch, op, said, write
 
 import ddptrace
-from ddptrace.analysis.device.busiest import categories, kernels, utilization
-from ddptrace.analysis.device.categories import Category, category_of
-from ddptrace.analysis.device.peaks import PEAKS, number_type, peak_flops_per_s
+from ddptrace.analysis.device.digest import categories, kernels, utilization
+from ddptrace.analysis.device.kernels import PEAKS, Category, category_of, number_type, peak_flops_per_s
 from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Operation, Work
 from ddptrace.render.terminal import summary_text

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import ddptrace
 from ddptrace.analysis.findings.ranks import peer_findings
-from ddptrace.analysis.ranks.digest import match_digests, told_wait_ratio
-from ddptrace.analysis.ranks.matched_time import matched_time
+from ddptrace.analysis.ranks.digest import match_digests, matched_time, told_wait_ratio
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.render.ranks.terminal import across_lines
+from ddptrace.render.ranks.pages import across_lines
 from ddptrace.schema import Evidence
 
 

@@ -10,7 +10,7 @@ from made_pipeline import BACKWARD, FORWARD, all_then_all, equal, one_f_one_b, p
 from ddptrace.analysis.intervals import EMPTY, pairs
 from ddptrace.analysis.pipeline.schedule import Computation, length, of_typical_stage
 from ddptrace.analysis.pipeline.turns import Blocked, Turn
-from ddptrace.analysis.tables.pipeline import BubbleRow, Work
+from ddptrace.analysis.tables.parallelism import BubbleRow, Work
 
 
 def bubbles(turn: Turn, blocked: Mapping[int, Blocked]) -> list[BubbleRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis_records import Piece, comm_piece, device_work, gpu_window, rank, run, window
 
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.device.rows import population
 from ddptrace.analysis.tables.device import Population
 from ddptrace.load.tables import Work
 

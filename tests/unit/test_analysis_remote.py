@@ -18,7 +18,7 @@ from ddptrace.findings import Finding
 from ddptrace.load.tables import RankRpc, RankRun, RpcCall, RpcRun, RpcWait, Run
 from ddptrace.render.headline import headline
 from ddptrace.render.report import page
-from ddptrace.render.rpc.words import split_parts
+from ddptrace.render.rpc_words import split_parts
 from ddptrace.render.terminal import summary_text
 from ddptrace.schema import Phase, RpcOp, StepEnd
 

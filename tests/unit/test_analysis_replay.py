@@ -10,15 +10,8 @@ import pytest
 
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.blame import blame_of
-from ddptrace.analysis.ranks.counterfactual import (
-    QUESTIONS,
-    common_steps,
-    costs_of,
-    disorder_ratio,
-    parts_of,
-    step_lengths,
-)
 from ddptrace.analysis.ranks.crossings import ComparedRanks, Crossings, crossings_of
+from ddptrace.analysis.ranks.replay import QUESTIONS, common_steps, costs_of, disorder_ratio, parts_of, step_lengths
 from ddptrace.analysis.tables.ranks import BlameRow, MatchRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase

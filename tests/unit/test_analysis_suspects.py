@@ -13,9 +13,9 @@ from ddptrace.analysis.findings.ranks import blame_findings
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.blame import Blame, blame_of
 from ddptrace.analysis.ranks.causes import Held, Lateness, cause_of
-from ddptrace.analysis.ranks.counterfactual import Costs
 from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.ranks.links import fast_of_its_kind, slow_host
+from ddptrace.analysis.ranks.replay import Costs
 from ddptrace.analysis.ranks.suspects import average, costs_of_suspects
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.findings import Finding

@@ -10,7 +10,7 @@ from analysis_records import call, hook, rank, run, step
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import rpc_traffic
-from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.tables.traffic import RpcRow
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.traffic.rows import sent_nbytes
 from ddptrace.load.tables import Call, Group, Identity, RankRun

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.findings.uneven import uneven_findings
+from ddptrace.analysis.findings.ranks import uneven_findings
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize

@@ -10,15 +10,15 @@ import pytest
 
 from ddptrace.analysis.analyze import analyze_rank, analyze_run
 from ddptrace.analysis.diff.compare import compare
-from ddptrace.analysis.diff.run_figures import figures_of
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.diff.one_run import figures_of
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.tables.units import DimensionRow, UnitRow
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.units.costs import FsdpCosts, bytes_by_child
 from ddptrace.analysis.units.digest import units
-from ddptrace.analysis.units.places import meaning
+from ddptrace.analysis.units.members import meaning
 from ddptrace.load.tables import Group, Unit, UnitKind, UnitParameter
 from ddptrace.render.diff.terminal import diff_text
 from ddptrace.render.report import page

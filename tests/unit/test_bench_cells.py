@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.bench.cells import (
+from ddptrace.bench.experiment import JobOptions, caps, known, merged_setup, only_one
+from ddptrace.bench.timing import (
     COMM_HEADS,
     NO_DIFFERENCE,
     ONE_ROUND,
+    Spread,
     chart_ms,
     comm_cells,
     doubt,
@@ -17,8 +19,6 @@ from ddptrace.bench.cells import (
     spread_line,
     step_lines,
 )
-from ddptrace.bench.experiment import JobOptions, caps, known, merged_setup, only_one
-from ddptrace.bench.timing import Spread
 from ddptrace.errors import DdptraceError
 
 MS = 1_000_000

@@ -11,7 +11,6 @@ from ddptrace.analysis.collectives.transfers import line
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.experiments.collectives import EXPERIMENT, Options, by_size
-from ddptrace.bench.experiments.collectives_fit import CALLED, Fit, fit, fit_words, op_words
 from ddptrace.bench.experiments.collectives_ops import (
     BATCH_MAX,
     CELL_BUDGET_NS,
@@ -23,7 +22,16 @@ from ddptrace.bench.experiments.collectives_ops import (
     repeats_for,
     shortage,
 )
-from ddptrace.bench.experiments.collectives_sheet import busbw, short_words, traced_words
+from ddptrace.bench.experiments.collectives_sheet import (
+    CALLED,
+    Fit,
+    busbw,
+    fit,
+    fit_words,
+    op_words,
+    short_words,
+    traced_words,
+)
 from ddptrace.cli.bench import OPS as OFFERED
 from ddptrace.errors import DdptraceError
 from ddptrace.schema import Evidence

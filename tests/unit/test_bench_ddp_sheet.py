@@ -11,8 +11,7 @@ import pytest
 
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.experiments.ddp import EXPERIMENT, Options
-from ddptrace.bench.experiments.ddp_cell import NULL, Cell
-from ddptrace.bench.experiments.ddp_sheet import over_cells
+from ddptrace.bench.experiments.ddp_sheet import NULL, Cell, over_cells
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 from ddptrace.render.sheet_page import page

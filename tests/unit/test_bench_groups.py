@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from ddptrace.bench.conduct import in_environments
-from ddptrace.bench.experiments.groups import EXPERIMENT, Arrangement, Options
-from ddptrace.bench.experiments.groups_facts import LOADED_STEPS, of_host, waited
+from ddptrace.bench.experiments.groups import EXPERIMENT, LOADED_STEPS, Arrangement, Options, of_host, waited
 from ddptrace.bench.experiments.groups_verdict import Cause, Point, verdict
 from ddptrace.errors import DdptraceError
 

@@ -13,8 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddptrace.bench.workloads import WORKLOADS, Bert, Gpt2, ResNet, nbytes, workload
-from ddptrace.cli.bench import bench
-from ddptrace.cli.bench_options import trained
+from ddptrace.cli.bench import bench, trained
 from ddptrace.errors import DdptraceError
 
 # torchvision's resnet50; BertForMaskedLM of bert-large-uncased; GPT-2 XL with one table of tokens

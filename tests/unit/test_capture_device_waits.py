@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from ddptrace.capture.device.events import DeviceTimer
-from ddptrace.capture.device.waits import watch_waits
+from ddptrace.capture.device.timed_events import DeviceTimer
+from ddptrace.capture.device.wrapped_calls import watch_waits
 from ddptrace.capture.surface import Patches
 
 

@@ -18,7 +18,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddptrace
-from ddptrace.capture import blind_spots, session
+from ddptrace.capture import session
+from ddptrace.capture import surface as blind_spots
 from ddptrace.capture.host import host_load
 from ddptrace.capture.host.host_load import Collections, HostMarks
 from ddptrace.load.run import read_run
@@ -252,7 +253,7 @@ def test_where_the_system_tells_no_waits_the_run_says_so_and_training_is_not_bot
     rank = recorded(tmp_path, lambda: train(nn.Linear(8, 8), 3))
     assert (len(rank.steps), rank.load.marks) == (3, ())
     run = read_run(tmp_path)
-    assert run.manifest["blind_spots"].count(blind_spots.WITHOUT_SCHEDULER_TIMES) == 1
+    assert run.manifest["blind_spots"].count(blind_spots.UNSEEN_WITHOUT_SCHEDULER_TIMES) == 1
     assert "surface-failed" not in {finding.code for finding in run.findings}
 
 

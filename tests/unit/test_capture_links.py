@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.capture.host import links
-from ddptrace.capture.host.links import MOST_IN_SHORT, Carried, Links, carried_of
+from ddptrace.capture.host import looks
+from ddptrace.capture.host.looks import MOST_IN_SHORT, Carried, Links, carried_of
 
 NBYTES = 3_000_000
 HOST = "127.0.7.1"  # nobody else in this process, as other tests' groups, connects there
@@ -94,7 +94,7 @@ def test_what_carried_little_or_is_no_connection_is_not_told() -> None:
     watch = Links()
     one, other = socket.socketpair()  # of Unix
     with connection() as pair, one, other, socket.socket(type=socket.SOCK_DGRAM), socket.socket():
-        send(pair, links.LEAST_NBYTES // 2)
+        send(pair, looks.LEAST_NBYTES // 2)
         sending = threading.Thread(target=one.sendall, args=(bytes(NBYTES),))
         sending.start()
         got = 0
@@ -169,7 +169,7 @@ def test_a_kernel_that_tells_less_is_read_as_far_as_it_goes() -> None:
 
 
 def test_of_very_many_pairs_those_that_carried_little_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "MOST_PAIRS", 1)
+    monkeypatch.setattr(looks, "MOST_PAIRS", 1)
     watch = Links()
     with connection() as pair:
         send(pair)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.capture import blind_spots
+from ddptrace.capture import surface
 from ddptrace.capture.host import looks
 from ddptrace.capture.host.host_load import Held, Quota
-from ddptrace.capture.host.links import Carried, Links
-from ddptrace.capture.host.looks import Pulse
+from ddptrace.capture.host.looks import Carried, Links, Pulse
 from ddptrace.capture.session import SURFACES
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import LinkSample, Run, Throttle
@@ -123,11 +122,11 @@ def test_another_system_than_linux_is_a_blind_spot(tmp_path: Path, monkeypatch: 
     run = traced(tmp_path)
     load = run.ranks[0].load
     assert not load.links and not load.throttles
-    assert blind_spots.WITHOUT_LINUX in run.manifest["blind_spots"]
+    assert surface.UNSEEN_WITHOUT_LINUX in run.manifest["blind_spots"]
 
 
 def test_what_is_looked_at_is_listed_as_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counting(monkeypatch)
     run = traced(tmp_path, 0)
     assert set(looks.SURFACES) <= set(SURFACES)
-    assert blind_spots.WITHOUT_LINUX not in run.manifest["blind_spots"]
+    assert surface.UNSEEN_WITHOUT_LINUX not in run.manifest["blind_spots"]

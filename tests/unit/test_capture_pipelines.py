@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from ddptrace.capture.collectives.calls import ExpectedMessages
-from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.collectives.splits import sent_to_each
+from ddptrace.capture.collectives.groups import Groups, sent_to_each
 from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.capture.units import pipeline
 from ddptrace.capture.units.pipeline import PipelineWatch
-from ddptrace.capture.units.records import UnitRecords
+from ddptrace.capture.units.unit_records import UnitRecords
 from ddptrace.record import Recorder
 
 COMPUTATIONS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")

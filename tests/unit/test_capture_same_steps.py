@@ -12,8 +12,7 @@ import pytest
 from torch.distributed import HashStore
 
 from ddptrace.capture.identity import Group
-from ddptrace.capture.profiler.same_steps import AHEAD_STEPS, Agreed, Place, SameSteps, Wish
-from ddptrace.capture.profiler.slow_steps import Slowdown
+from ddptrace.capture.profiler.next_window import AHEAD_STEPS, Agreed, Place, SameSteps, Slowdown, Wish
 
 MOST_S = 30.0
 SLOWDOWN = Slowdown(3, 150, 100)
@@ -132,7 +131,7 @@ def test_a_store_that_hangs_holds_nobody_up_and_one_that_is_gone_is_asked_no_mor
 
 
 def test_the_end_of_a_trace_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddptrace.capture.profiler.same_steps.CLOSE_S", 0.1)
+    monkeypatch.setattr("ddptrace.capture.profiler.next_window.CLOSE_S", 0.1)
     store = Hanging()
     rank = Rank(0, 2, store)
     rank.same.want(rank.wish)

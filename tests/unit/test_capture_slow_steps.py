@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from ddptrace.capture.profiler.slow_steps import Slowdown, SlowSteps
+from ddptrace.capture.profiler.next_window import Slowdown, SlowSteps
 
 MS = 10**6
 

@@ -15,7 +15,7 @@ from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Patches, Surface, ThreadState
 from ddptrace.capture.units import fsdp
 from ddptrace.capture.units.fsdp import FsdpWatch
-from ddptrace.capture.units.records import UnitRecords
+from ddptrace.capture.units.unit_records import UnitRecords
 from ddptrace.record import Recorder
 
 METHODS = ("pre_forward", "pre_backward", "unshard", "wait_for_unshard", "post_backward", "reshard")

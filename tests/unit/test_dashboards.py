@@ -16,10 +16,10 @@ import yaml
 from dashboards.build import made
 from dashboards.perfetto_commands import TITLES
 from ddptrace.cli.export import SCRAPED_S
-from ddptrace.telemetry.attributes import RANK, RUN_ID
+from ddptrace.telemetry.common_attributes import RANK, RUN_ID
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Kind
 from ddptrace.telemetry.metrics.prometheus import label_of, name_of
-from ddptrace.view import opening
+from ddptrace.view import site
 from tests.conftest import need
 from tests.grafana import DASHBOARDS, NAMES, loaded, panels, path, queries, rules
 
@@ -157,7 +157,7 @@ def test_perfetto_is_told_only_what_it_promises_to_understand() -> None:
 
 
 def test_every_query_for_perfetto_is_a_command_too() -> None:
-    assert set(opening.queries()) == set(TITLES)
+    assert set(site.queries()) == set(TITLES)
 
 
 # Collector, Prometheus, Tempo and Grafana -----------------------------------------------------------------------------

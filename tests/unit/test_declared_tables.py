@@ -122,8 +122,8 @@ import json
 from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
 from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.live.stretches import cut
-from ddptrace.live.stretches import joined
+from ddptrace.live.watched import cut
+from ddptrace.live.watched import joined
 from made_training import Plan, Player
 from tools.docsite.json_schema import analysis_schema
 from tools.docsite.tables import tables_page

@@ -9,8 +9,7 @@ import pytest
 
 from ddptrace.analysis.diff.changes import Units, changes
 from ddptrace.analysis.diff.compare import compare
-from ddptrace.analysis.diff.run_figures import RunFigures
-from ddptrace.analysis.diff.settings import COMPUTE, differing
+from ddptrace.analysis.diff.one_run import COMPUTE, RunFigures, differing
 from ddptrace.analysis.diff.tables import Change, Diff, Setting
 from tests.unit.made_diff import MS, QUANTITIES, SETTINGS, made_run, made_side
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptrace.analysis.diff.run_figures import BLOCK_STEPS, MOST_BLOCKS, RunFigures, figures_of
+from ddptrace.analysis.diff.one_run import BLOCK_STEPS, MOST_BLOCKS, RunFigures, figures_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddptrace.analysis.diff.compare import compare
-from ddptrace.analysis.diff.run_figures import RunFigures
+from ddptrace.analysis.diff.one_run import RunFigures
 from ddptrace.analysis.diff.tables import Change, Diff
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.diff.sheet import diff_sheet

@@ -14,8 +14,7 @@ import pytest
 
 from ddptrace.cli.in_turns import make_runs
 from ddptrace.errors import DdptraceError, RunDirectoryError
-from ddptrace.load.diff import runs_of, settings_of_run
-from ddptrace.load.run import open_run
+from ddptrace.load.run import open_run, runs_of, settings_of_run
 
 MANIFEST = {"schema": "1.5", "run_id": "ab" * 16, "world_size": 2, "zero_unix_ns": 1,
             "versions": {"python": "3.11.7", "torch": "2.13.0", "platform": "linux"},

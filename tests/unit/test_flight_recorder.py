@@ -10,9 +10,8 @@ import pytest
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.diagnosis.tables import JobState, RankState
-from ddptrace.load.flight_recorder.files import find_dumps
-from ddptrace.load.flight_recorder.frames import lines_of
-from ddptrace.load.flight_recorder.job import read_dumps
+from ddptrace.load.flight_recorder.dump import lines_of
+from ddptrace.load.flight_recorder.job import find_dumps, read_dumps
 from ddptrace.load.flight_recorder.plain_pickle import PickleRefusedError, plain_value
 from tests.simulated_job import stopped_by, write, write_json
 

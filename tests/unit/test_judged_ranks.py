@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from ddptrace.analysis.collectives.waiting import device_waits
+from ddptrace.analysis.findings.waiting import device_waits
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps, summarize
 from ddptrace.analysis.traffic.digest import traffic_report

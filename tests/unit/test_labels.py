@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.capture.program_facts import command, commit, describe_job, describe_program
+from ddptrace.capture.claim import command, commit, describe_job, describe_program
 from ddptrace.errors import TraceStateError
-from ddptrace.labels import TEXT_MAX, Labels, labels_of
+from ddptrace.trace_options import TEXT_MAX, Labels, labels_of
 
 
 @pytest.mark.parametrize(

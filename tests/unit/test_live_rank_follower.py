@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live import rank_follower
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.rank_follower import RankFollower
@@ -18,6 +17,7 @@ from ddptrace.load.run import read_run
 from ddptrace.schema import EVENT, GUARD, META, RECORD_NBYTES, Kind, StepEnd
 from ddptrace.telemetry.rows import of_batch, of_result
 from ddptrace.telemetry.spans.trees import Node, trees
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 from tests.unit.kept_records import give_way, settled
 from tests.unit.telemetry_records import CALLS, MS, RUN_ID, STEP_NS, Rank, recording, write_manifest
 

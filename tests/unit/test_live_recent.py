@@ -17,15 +17,14 @@ import pytest
 from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.errors import RunDirectoryError
-from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live import rank_follower, run_follower, watched
 from ddptrace.live.run_follower import RunFollower
-from ddptrace.live.stretches import cut, joined
-from ddptrace.live.watched import LEAST_STEPS, Recent, Watched
+from ddptrace.live.watched import LEAST_STEPS, Recent, Watched, cut, joined
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
 from ddptrace.record.directory import write_json, write_meta
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 from tests.unit.kept_records import give_way
 from tests.unit.made_training import Plan, Player
 from tests.unit.telemetry_records import CALLS, RUN_ID, Rank

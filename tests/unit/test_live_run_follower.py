@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.keep import LEAST_NBYTES, Keep
-from ddptrace.live import endings, rank_follower, run_follower
+from ddptrace.live import rank_follower, run_folders, run_follower
 from ddptrace.live.batch import RankBatch
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.record import reader
 from ddptrace.record.directory import PENDING, write_json, write_meta
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 from tests.launch import ROOT
 from tests.unit.kept_records import give_way
 from tests.unit.telemetry_records import RUN_ID, STEP_NS, Rank, write_manifest
@@ -139,7 +139,7 @@ def test_a_job_that_was_over_long_before_is_given_out_to_its_end(
     meta = json.loads((rank.folder / META).read_text())
     host = "far" if pid is None else socket.gethostname()
     write_meta(rank.folder, meta | {"host": host, "pid": pid, "started_ticks": 1})
-    monkeypatch.setattr(endings, "GONE_NS", -(10**15))  # the steps made here last longer than making them
+    monkeypatch.setattr(run_folders, "GONE_NS", -(10**15))  # the steps made here last longer than making them
     for first in range(0, 2000, 100):
         rank.steps(first, first + 100)
         give_way(rank.recorder)
@@ -236,7 +236,7 @@ def process_that_writes(root: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_rank_that_is_killed_gives_all_that_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "GONE_NS", 100_000_000)
+    monkeypatch.setattr(run_folders, "GONE_NS", 100_000_000)
     follower = RunFollower(tmp_path)
     with process_that_writes(tmp_path) as process:
         # GIVEN a rank that is silent for longer than that, and alive
@@ -267,7 +267,7 @@ def test_a_rank_on_a_machine_that_cannot_be_asked_is_over_when_all_are_silent(
     follower = RunFollower(tmp_path)
     batches = look(follower)
     assert steps_of(batches)[0, 0] == list(range(8))
-    monkeypatch.setattr(endings, "LEFT_NS", 100_000_000)
+    monkeypatch.setattr(run_folders, "LEFT_NS", 100_000_000)
     time.sleep(SILENT_S)
     batches += look(follower)
     assert steps_of(batches) == {(0, 0): list(range(9)), (0, 1): list(range(8))}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptrace.load.records.device_times import DeviceClock
-from ddptrace.load.records.events import Row
+from ddptrace.load.records.rank_events import Row
 
 BEAT_NS = 2_000_000_000
 PPM = 1e-6

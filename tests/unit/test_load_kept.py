@@ -10,11 +10,11 @@ import pytest
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
 from ddptrace.record import Recorder, directory
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION, Kind, StepEnd, rank_folder
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 from tests.unit.kept_records import give_way
 
 pytestmark = pytest.mark.long

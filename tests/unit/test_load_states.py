@@ -22,7 +22,7 @@ from ddptrace.load.diagnosis import job as states
 from ddptrace.load.diagnosis.job import newest_attempt, read_job
 from ddptrace.load.diagnosis.rank_state import rank_state
 from ddptrace.load.diagnosis.tables import JobState, RankState
-from ddptrace.load.records.events import Clock
+from ddptrace.load.records.rank_events import Clock
 from ddptrace.record import RecordReader
 from ddptrace.record.directory import write_meta
 from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION, CallFlag, Kind, Origin, Phase, StepEnd

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.analysis.pipeline.orders import STAGES, order_of
-from ddptrace.analysis.pipeline.schedule import Computation, length
-from ddptrace.analysis.tables.pipeline import Work
+from ddptrace.analysis.pipeline.schedule import STAGES, Computation, length, order_of
+from ddptrace.analysis.tables.parallelism import Work
 from ddptrace.analysis.whatif.tables import Schedule
 
 FORWARD, BACKWARD = 2, 4

@@ -23,7 +23,7 @@ SPEAKERS = {
     "cli/analyze.py": "click's bar of progress, which quotes nothing",
     "cli/__init__.py": "sets how the streams encode",
     "render/watch/screen.py": "rich's screen, whose text is printable piece by piece",
-    "telemetry/extra.py": "warnings of a training",
+    "telemetry/environment.py": "warnings of a training",
     "telemetry/companion/process.py": "its log",
     "telemetry/delivery/targets.py": "OpenTelemetry's own exporter, in ASCII",
     "tracing.py": "a warning of a training",

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddptrace.keep import LEAST_NBYTES
 from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.record import Recorder, RecordReader, store
 from ddptrace.record.thin import Wanted, thinned
 from ddptrace.schema import EVENT_DTYPE, GUARD, RECORD_NBYTES, Kind
+from ddptrace.trace_options import LEAST_NBYTES
 from tests.unit.kept_records import BEGIN, give_way, recorder_in, settled, train
 
 ROUNDS = 8

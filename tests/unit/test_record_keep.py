@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
 from ddptrace.findings import NOT_SETTLED
-from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind, Phase, segment_index
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 from tests.unit.kept_records import PER_STEP, describe, give_way, recorder_in, settled, train
 
 
@@ -186,7 +186,7 @@ def test_a_reader_that_was_left_behind_is_told_so(tmp_path: Path) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from ddptrace.keep import Keep, LEAST_NBYTES
+from ddptrace.trace_options import Keep, LEAST_NBYTES
 from ddptrace.record import Recorder
 from tests.unit.kept_records import describe, train
 recorder = Recorder(lambda: Path(sys.argv[1]), keep=Keep(nbytes=LEAST_NBYTES))

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from ddptrace.findings import Finding
-from ddptrace.keep import LEAST_NBYTES
 from ddptrace.load.run import read_run
 from ddptrace.record import Recorder, RecordReader, directory
+from ddptrace.record.store import NOTHING, WindowFiles
 from ddptrace.record.thin import Wanted, thinned
-from ddptrace.record.window_files import NOTHING, WindowFiles
 from ddptrace.schema import EVENT_DTYPE, GUARD, MANIFEST, SCHEMA_VERSION, Kind, rank_folder
+from ddptrace.trace_options import LEAST_NBYTES
 from tests.unit.kept_records import recorder_in, settled, train
 
 BEGIN = 1_000_000_000_000  # of `train`, whose steps take 1000 ns

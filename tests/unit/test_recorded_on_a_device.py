@@ -16,8 +16,7 @@ import ddptrace
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.live.batch import RankBatch
-from ddptrace.live.held_records import HeldRecords
-from ddptrace.live.rank_follower import RankFollower
+from ddptrace.live.rank_follower import HeldRecords, RankFollower
 from ddptrace.live.run_folders import read_identity
 from ddptrace.live.watched import Watched
 from ddptrace.record import RecordReader

@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel, LayoutMade, ReducerMade
 from ddptrace.reducer.bucket import Bucket, Divisor
+from ddptrace.reducer.gradients import parameters_reached
 from ddptrace.reducer.layout import PATIENCE
-from ddptrace.reducer.same_step import SELDOM, Pulse
-from ddptrace.reducer.unused import parameters_reached
+from ddptrace.reducer.same_training import SELDOM, Pulse
 
 ONE_EACH = 1e-6  # MiB: a cap that every gradient reaches
 

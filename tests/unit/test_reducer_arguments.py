@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel
-from ddptrace.reducer.hook_agreement import described
 from ddptrace.reducer.misuse import INSTEAD
+from ddptrace.reducer.sender import described
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddptrace.reducer.notes import Look
 from ddptrace.reducer.peers import Peers
-from ddptrace.reducer.same_step import BackwardAgreement
+from ddptrace.reducer.same_training import BackwardAgreement
 
 
 class Interrupted(dist.HashStore):

@@ -7,7 +7,7 @@ import pytest
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import LayerDrop
 from ddptrace.reducer.layout import PATIENCE, ReadyOrder
-from ddptrace.reducer.same_model import difference
+from ddptrace.reducer.same_training import difference
 
 
 def test_the_first_backward_gives_the_first_order() -> None:

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import peers
-from ddptrace.reducer.hook_agreement import FIRST, HookAgreement
 from ddptrace.reducer.peers import Peers
+from ddptrace.reducer.sender import FIRST, HookAgreement
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.plan import MIB, bucket_caps, plan_buckets
+from ddptrace.reducer.bucket import MIB, bucket_caps, plan_buckets
 
 SIZES = some.lists(some.integers(1, 400), min_size=1, max_size=40)
 CAPS = some.lists(some.integers(1, 2000), min_size=1, max_size=4)

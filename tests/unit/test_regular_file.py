@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.record.regular_file import open_regular, read_regular
+from ddptrace.record.directory import open_regular, read_regular
 
 
 def fifo(path: Path) -> None:

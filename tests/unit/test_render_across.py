@@ -16,9 +16,9 @@ from ddptrace.analysis.tables.steps import ContentionRow, JitterRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import printable
 from ddptrace.render.clocks import ROWS_MAX, apart, clock_table
-from ddptrace.render.ranks.terminal import across_lines
+from ddptrace.render.ranks.pages import across_lines
 from ddptrace.render.report import drawn, page
-from ddptrace.render.report_basis import unmeasured
+from ddptrace.render.report_top import unmeasured
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.words import WIDTH
 from tests.made import MS, empty_result, make_result

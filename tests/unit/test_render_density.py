@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptrace.analysis.intervals import clip, pairs, total, union
-from ddptrace.render.steps.timeline import GROWN_MAX_RATIO, shade
+from ddptrace.render.step_timeline import GROWN_MAX_RATIO, shade
 
 spans = st.lists(st.tuples(st.integers(0, 9999), st.integers(1, 40)), min_size=1, max_size=300)
 

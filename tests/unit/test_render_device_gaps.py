@@ -15,10 +15,10 @@ from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.device import LongGaps
 from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.load.windows.around_gaps import MOST_RANGES
-from ddptrace.render.device.gaps import gap_tracks, inside
+from ddptrace.load.windows.idle import MOST_RANGES
+from ddptrace.render.device.device_tracks import gap_tracks, inside
 from ddptrace.render.trace.chrome import write_trace
-from ddptrace.render.trace.lanes import Slice
+from ddptrace.render.trace.slices import Slice
 from tests.perfetto import ask
 
 GAPS = """

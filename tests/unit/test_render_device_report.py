@@ -18,11 +18,11 @@ from ddptrace.analysis.tables.device import Population, RankRow, StreamRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Identity
-from ddptrace.render.device.figures import device_figure
-from ddptrace.render.figures import MARKS_MAX
+from ddptrace.render.device.device_figures import device_figure
+from ddptrace.render.figure import MARKS_MAX
 from ddptrace.render.headline import headline
 from ddptrace.render.report import page
-from ddptrace.render.steps.timeline import timeline_figure
+from ddptrace.render.step_timeline import timeline_figure
 from ddptrace.schema import Evidence
 from tests.made import make_result, with_savings
 from tests.unit.test_render_report import EVIL, figures_of, marks, obeyed

@@ -18,11 +18,10 @@ from made_device import KERNELS, device_work, make_device_result, moved
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.load.tables import DeviceWork, Work
-from ddptrace.render.device import trace as device_tracks
-from ddptrace.render.device.trace import ARROWS_MAX
-from ddptrace.render.trace.islands import islands
-from ddptrace.render.trace.lanes import apart
-from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.device import device_tracks
+from ddptrace.render.device.device_tracks import ARROWS_MAX
+from ddptrace.render.trace.slices import apart
+from ddptrace.render.trace.tracks import by_rank, islands
 from tests.made import empty_result, make_result
 from tests.unit.test_render_chrome import Event, check_valid, written
 

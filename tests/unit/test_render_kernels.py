@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptrace.render.device.kernels import NAME_MAX, kernel_name
+from ddptrace.render.words import NAME_MAX, kernel_name
 
 ELEMENTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float,"

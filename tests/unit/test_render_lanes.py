@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptrace.render.trace.lanes import Slice, assign, lay_out, nested
+from ddptrace.render.trace.slices import Slice, assign, lay_out, nested
 
 instants = st.integers(-50, 50)
 spans = st.lists(st.tuples(instants, instants).map(lambda pair: (min(pair), max(pair))), max_size=30)

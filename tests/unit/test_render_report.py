@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis.about import About
 from ddptrace.analysis.device.idle import LONG_GAP_NS
-from ddptrace.analysis.result import Result
+from ddptrace.analysis.result import About, Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import LaunchRow, RankRow
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.tables.steps import PhaseRow, StepRow
+from ddptrace.analysis.tables.steps import PhaseRow, SavingRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import advise
 from ddptrace.analysis.whatif.answer import Forecast
@@ -28,14 +26,13 @@ from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.findings import Finding
-from ddptrace.render.about import about_html
-from ddptrace.render.figures import MARKS_MAX, Figure
+from ddptrace.render.figure import MARKS_MAX, Figure
 from ddptrace.render.headline import headline
 from ddptrace.render.markup import folded
 from ddptrace.render.report import drawn, page, script_json, write_report
-from ddptrace.render.report_top import evidence_line
-from ddptrace.render.steps.figure import steps_figure
-from ddptrace.render.steps.timeline import timeline_figure
+from ddptrace.render.report_top import about_html, evidence_line
+from ddptrace.render.step_timeline import timeline_figure
+from ddptrace.render.steps import steps_figure
 from ddptrace.units import duration
 from tests.made import empty_result, make_result, with_savings
 from tests.unit.made_whatif import Made, in_buckets, made_ranks

@@ -17,11 +17,11 @@ from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import KINDS, Finding, Section
 from ddptrace.render.collectives import bandwidth_figure
-from ddptrace.render.figures import RANKS_SHOWN_MAX, parts_figure
-from ddptrace.render.ranks.figures import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat, matches_figure
+from ddptrace.render.figure import RANKS_SHOWN_MAX, parts_figure
+from ddptrace.render.ranks.rank_figures import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat, matches_figure
 from ddptrace.render.report import page
-from ddptrace.render.steps.figure import steps_figure
-from ddptrace.render.steps.timeline import timeline_figure
+from ddptrace.render.step_timeline import timeline_figure
+from ddptrace.render.steps import steps_figure
 from tests.made import empty_result, make_result
 from tests.unit.made_device import KERNELS, make_device_result
 from tests.unit.made_exchange import with_exchange

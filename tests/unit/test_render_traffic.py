@@ -13,8 +13,7 @@ from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest
 from ddptrace.findings import Finding
 from ddptrace.render.report import page
-from ddptrace.render.traffic.report import rpc_cells
-from ddptrace.render.traffic.terminal import group_words, traffic_text
+from ddptrace.render.traffic.pages import group_words, rpc_cells, traffic_text
 from ddptrace.render.traffic.words import rank_words, varying_words, why_words
 from tests.made import empty_result, make_result
 

@@ -17,10 +17,19 @@ from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
 from ddptrace.render.terminal import summary_text
-from ddptrace.render.watch.page import screen, snapshot
 from ddptrace.render.watch.parts import bar_line, finding_lines, rank_lines
-from ddptrace.render.watch.view import Line, RankView, State, View, last_steps
-from ddptrace.render.watch.words import seconds_words, sparkline, status_lines, trend_words
+from ddptrace.render.watch.screen import screen, snapshot
+from ddptrace.render.watch.view import (
+    Line,
+    RankView,
+    State,
+    View,
+    last_steps,
+    seconds_words,
+    sparkline,
+    status_lines,
+    trend_words,
+)
 from tests.made import empty_result, make_result
 
 SIZES = [(80, 24), (120, 50), (40, 10), (140, 45), (20, 5), (80, 12), (9, 30), (1, 2)]

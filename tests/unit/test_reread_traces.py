@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.analysis import savings
-from ddptrace.analysis.device.digest import scopes
-from ddptrace.analysis.device.launching import less_to_launch
+from ddptrace.analysis.device.digest import less_to_launch, scopes
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.render.headline import headline

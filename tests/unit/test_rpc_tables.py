@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptrace.analysis.rpc.rows import RankCalls, rpc_pair_rows, rpc_rows
-from ddptrace.load.records.events import Row
-from ddptrace.load.records.rpc import rank_rpc
+from ddptrace.load.records.calls import rank_rpc
+from ddptrace.load.records.rank_events import Row
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import CALL_BITS, Kind, RpcFlag, RpcOp
 

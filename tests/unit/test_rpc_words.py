@@ -13,9 +13,9 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import rpc_traffic
 from ddptrace.analysis.summary import summarize
 from ddptrace.load.tables import RankRpc, RankRun, RpcCall, RpcRun, RpcWait
-from ddptrace.render.figures import Figure
+from ddptrace.render.figure import Figure
 from ddptrace.render.report import drawn
-from ddptrace.render.rpc.words import pair_line
+from ddptrace.render.rpc_words import pair_line
 from ddptrace.render.terminal import summary_text
 from ddptrace.schema import Phase, RpcOp, StepEnd
 from tests.made import make_result

@@ -9,11 +9,9 @@ import pytest
 
 from ddptrace.cli.run import run
 from ddptrace.errors import DdptraceError
-from ddptrace.keep import Keep
-from ddptrace.labels import Labels
 from ddptrace.record.store import Store
 from ddptrace.run.options import EPILOG, Command, Schedule, command_line, read_command
-from ddptrace.slowness import when_slow
+from ddptrace.trace_options import Keep, Labels, when_slow
 
 
 def command(*argv: str, cwd: Path = Path("/nowhere"), **environ: str) -> Command:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ddptrace.live.endings import Silence
+from ddptrace.live.run_folders import Silence
 
 SECOND = 10**9
 HOUR = 3600 * SECOND

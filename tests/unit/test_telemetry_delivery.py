@@ -15,8 +15,7 @@ from ddptrace.live.batch import Identity
 from ddptrace.telemetry.delivery import delivery as module
 from ddptrace.telemetry.delivery.delivery import ACCEPTED, Delivery, Outcome, Patience, points, requests_of
 from ddptrace.telemetry.delivery.reports import complaint, success
-from ddptrace.telemetry.metrics.metric_data import metrics_data
-from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.metrics.totals import Totals, metrics_data
 from ddptrace.telemetry.spans.maker import SpanMaker
 from ddptrace.telemetry.spans.trees import Node, Tree
 from tests.conftest import ROOT

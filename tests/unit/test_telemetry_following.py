@@ -18,7 +18,7 @@ from telemetry_records import RUN_ID, Rank, recording, write_manifest
 from ddptrace.record import directory
 from ddptrace.schema import META
 from ddptrace.telemetry.delivery.delivery import ACCEPTED, Delivery, Outcome, Patience, points
-from ddptrace.telemetry.delivery.followed import Following, RunEnded
+from ddptrace.telemetry.delivery.exports import Following, RunEnded
 from ddptrace.telemetry.delivery.reports import complaint
 from ddptrace.telemetry.delivery.targets import Targets
 
@@ -105,7 +105,7 @@ def test_the_newest_record_is_that_of_the_training_so_that_its_age_grows_while_a
 
 
 def test_a_run_has_ended_when_its_processes_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddptrace.telemetry.delivery.followed.ASK_EVERY_S", 0.0)
+    monkeypatch.setattr("ddptrace.telemetry.delivery.exports.ASK_EVERY_S", 0.0)
     ended = RunEnded(tmp_path, None)
     assert not ended()  # it has not begun
     for rank in (0, 1):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
-from ddptrace.analysis.clocks.groups import STEPPED_NS
+from ddptrace.analysis.clocks.rows import STEPPED_NS
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow

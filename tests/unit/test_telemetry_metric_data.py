@@ -21,9 +21,8 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity, Losses
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Kind
-from ddptrace.telemetry.metrics.metric_data import metrics_data
 from ddptrace.telemetry.metrics.prometheus import label_of, name_of, serve
-from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.metrics.totals import Totals, metrics_data
 from ddptrace.telemetry.rows import of_result
 from tests.made import make_result
 from tests.prometheus import DIRECT

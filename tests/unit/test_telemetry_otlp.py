@@ -12,11 +12,10 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.live.batch import Identity
-from ddptrace.telemetry.attributes import RANK
+from ddptrace.telemetry.common_attributes import RANK
 from ddptrace.telemetry.delivery.delivery import ACCEPTED, Outcome
 from ddptrace.telemetry.delivery.otlp import Otlp
-from ddptrace.telemetry.metrics.metric_data import metrics_data
-from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.metrics.totals import Totals, metrics_data
 from ddptrace.telemetry.spans.maker import SpanMaker
 from ddptrace.telemetry.spans.trees import Node, Tree
 from tests.otlp_receiver import Behaviour, Receiver, attributes

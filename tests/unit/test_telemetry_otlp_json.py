@@ -21,8 +21,7 @@ from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.delivery.delivery import ACCEPTED
 from ddptrace.telemetry.delivery.otlp_json import OtlpJson
-from ddptrace.telemetry.metrics.metric_data import metrics_data
-from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.metrics.totals import Totals, metrics_data
 from ddptrace.telemetry.spans.maker import SpanMaker
 from ddptrace.telemetry.spans.trees import LinkTo, Node, Tree
 

@@ -6,7 +6,7 @@ import pytest
 
 import ddptrace
 from ddptrace.live.batch import Identity
-from ddptrace.telemetry.attributes import resource_of
+from ddptrace.telemetry.common_attributes import resource_of
 
 WHO = Identity("5f1e", 3, 0, {"host": "node7", "pid": 4242, "rank": 3})
 

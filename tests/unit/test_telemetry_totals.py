@@ -13,13 +13,12 @@ from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.rank_follower import RankFollower
 from ddptrace.live.run_folders import read_identity
 from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
-from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.delivery.exports import totals_of
 from ddptrace.telemetry.metrics.instruments import (
     BUCKETS_MAX,
     COLLECTIVE_SKEW,
@@ -31,6 +30,7 @@ from ddptrace.telemetry.metrics.meetings import HostMeetings
 from ddptrace.telemetry.metrics.rank_totals import Points, Spread
 from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import RankRows, of_result
+from ddptrace.trace_options import LEAST_NBYTES, Keep
 from tests.made import make_result
 from tests.sums import Sums, summed, sums_of, told_by
 from tests.unit.kept_records import give_way

@@ -10,7 +10,7 @@ from typing import Any
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.telemetry.attributes import KIND, PHASE, RANK, RUN_ID, STEP
+from ddptrace.telemetry.common_attributes import KIND, PHASE, RANK, RUN_ID, STEP
 from ddptrace.telemetry.rows import Meeting, of_result
 from ddptrace.telemetry.spans import attributes, trees
 from ddptrace.telemetry.spans.trees import Node, Tree

@@ -7,8 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from ddptrace.analysis.timeline.graph import Span
-from ddptrace.analysis.timeline.host import NONE, QUEUE_MIN, host_of
-from ddptrace.analysis.timeline.streams import before_on_stream, launched_before, waited_for
+from ddptrace.analysis.timeline.rank_window import (
+    NONE,
+    QUEUE_MIN,
+    before_on_stream,
+    host_of,
+    launched_before,
+    waited_for,
+)
 from ddptrace.load.tables import IdleCause, Work
 from tests.unit.made_device import Piece, device_work
 from tests.unit.made_timeline import held, host

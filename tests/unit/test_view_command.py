@@ -24,7 +24,7 @@ from ddptrace.analyzer import analyze
 from ddptrace.cli.analyze import write_all
 from ddptrace.cli.view import is_current
 from ddptrace.view import PERFETTO_PORT, bundled_ui
-from ddptrace.view.browser import has_browser, tunnel
+from ddptrace.view.server import has_browser, tunnel
 from tests.conftest import ROOT, need
 from tests.launch import in_background, in_foreground
 

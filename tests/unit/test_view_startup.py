@@ -11,7 +11,7 @@ import pytest
 
 from ddptrace.analysis.result import Result
 from ddptrace.render.trace.chrome import write_trace
-from ddptrace.view.opening import PINS, Head, contents, head_of, queries, route, startup_commands
+from ddptrace.view.site import PINS, Head, contents, head_of, queries, route, startup_commands
 from tests.unit.made_meetings import met_result, with_all
 
 WHOLE = Head(PINS, "")

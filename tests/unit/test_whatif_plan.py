@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ddptrace.analysis.whatif.play import caps_nbytes, plan_buckets
 from ddptrace.load.tables import Parameter
-from ddptrace.reducer.plan import plan_buckets as reducer_plan
+from ddptrace.reducer.bucket import plan_buckets as reducer_plan
 
 DTYPES = {"float32": 4, "float16": 2}
 

@@ -15,8 +15,14 @@ from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
 from ddptrace.render.report import page
-from ddptrace.render.whatif.report import advice_section
-from ddptrace.render.whatif.terminal import advice_text, headline, in_short, verification_text, whatif_text
+from ddptrace.render.whatif.answers import (
+    advice_headline,
+    advice_section,
+    advice_text,
+    in_short,
+    verification_text,
+    whatif_text,
+)
 from ddptrace.render.whatif.words import SIMULATED, setting_words
 from ddptrace.render.words import WIDTH
 from tests.made import make_result
@@ -89,20 +95,20 @@ def advised(made: Made, size: int) -> Advice:
 def test_a_rank_that_is_worth_more_than_any_plan_comes_first() -> None:
     late = advised(Made(late=(0, 60 * MS, 0)), 8)
     assert late.first_rank is not None and late.first_rank.setting.even == 1
-    told = headline(late)
+    told = advice_headline(late)
     assert told.startswith("First make rank 1 as fast as the others: −24 % (") and "Take bucket_cap_mb" in told
 
 
 def test_a_rank_that_is_worth_less_than_a_plan_does_not(advice: Advice) -> None:
     little = advised(Made(byte_ns=20.0, late=(0, 20 * MS)), 8)
     assert any(limit.name == "straggler" for limit in little.limits) and little.first_rank is None
-    assert headline(little).startswith("Take ") and headline(advice).startswith("Take ")
+    assert advice_headline(little).startswith("Take ") and advice_headline(advice).startswith("Take ")
 
 
 def test_a_cap_that_may_win_nothing_is_the_best_guess() -> None:
     vague = advised(Made(byte_ns=2.0), 8)
     assert not vague.is_sure and vague.best.gain_low_ratio is not None and vague.best.gain_low_ratio < 0
-    told = headline(vague)
+    told = advice_headline(vague)
     assert re.match(r"No cap is surely better; bucket_cap_mb=2 is the best guess: −9 % \(−\d+ % to \+\d %\)\. ", told)
 
 

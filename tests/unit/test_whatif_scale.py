@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from ddptrace.analysis.whatif.again import Own, Scenario, play_all
+from ddptrace.analysis.whatif.answer import scaling
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
-from ddptrace.analysis.whatif.scale import scaling
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import DdptraceError
-from ddptrace.render.whatif.report import scaling_figure
-from ddptrace.render.whatif.terminal import scale_lines
+from ddptrace.render.whatif.answers import scale_lines, scaling_figure
 from ddptrace.render.whatif.words import SIMULATED
 from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks, step_ns
 

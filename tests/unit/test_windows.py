@@ -11,9 +11,9 @@ from foreign_files import Event, gloo, kernel, launch, nccl, op, said, write
 import ddptrace
 from ddptrace.analysis.findings.collectives import TRY
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.steps.windows import summarize_windows
 from ddptrace.analysis.summary import WindowSummary, summarize
-from ddptrace.analysis.tables.windows import WindowRow
-from ddptrace.analysis.window_summary import summarize_windows
+from ddptrace.analysis.tables.steps import WindowRow
 from ddptrace.render.headline import headline
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text

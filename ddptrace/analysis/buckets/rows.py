@@ -10,8 +10,7 @@ import numpy as np
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.intervals import Measure, merged, pairs
-from ddptrace.analysis.once_per_rank import once_per_rank
-from ddptrace.analysis.rank_view import RankView
+from ddptrace.analysis.rank_view import RankView, once_per_rank
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
 from ddptrace.schema import Evidence, Phase

@@ -8,8 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
 
-from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.tables.nccl import NcclRow
+from ddptrace.analysis.tables.collectives import CollectiveRow, NcclRow
 from ddptrace.load.tables import NcclChoice, NcclTime
 from ddptrace.ops import (
     ALL_GATHER,

@@ -1,10 +1,11 @@
-"""One row per collective, or per step it ran in where it crossed the end of one; and how fast it moved its bytes.
+"""Makes one row per collective and step: how fast it was, and what DDP's broadcasts of buffers cost.
 
 Bandwidths are defined as in nccl-tests, so that the numbers compare.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication, is_inferred
+from ddptrace.analysis.intervals import intersect, pairs, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.units.members import Member
-from ddptrace.load.tables import Call, Identity, UnitKind
+from ddptrace.load.tables import Call, Identity, Intervals, UnitKind, Window
 from ddptrace.ops import FACTORS, Whole, family_of
 from ddptrace.schema import RANGE_PREFIX, Origin
 
@@ -202,3 +204,49 @@ def _lane(comm: Communication) -> str | None:
 
 def _identity(comm: Communication) -> Identity:
     return comm.call.identity if comm.call is not None else Identity.RECORDED
+
+
+@dataclass(frozen=True, slots=True)
+class BufferTime:
+    """One rank in one step."""
+
+    step: int  # ordinal
+    host_ns: int  # packing, sending and unpacking held the host
+    cost_ns: int  # part of it in which the device was idle; all of it where the host computes
+
+
+def buffer_times(view: RankView) -> tuple[BufferTime, ...]:
+    """By step, of those that sent buffers. Where no profiler looked, the broadcasts alone tell, without the packing; on
+    a device they tell nothing of the host."""
+    spans: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for begin, end in _held(view):
+        position = int(view.steps.at(np.array([begin], np.int64))[0])
+        if position >= 0:
+            spans[position].append((begin, end))
+    if not spans:
+        return ()
+    idle = union(*(_gaps(window) for window in view.rank.windows))
+    return tuple(_of_step(view, position, union(pairs(mine)), idle) for position, mine in sorted(spans.items()))
+
+
+def _held(view: RankView) -> Iterator[tuple[int, int]]:
+    for window in view.rank.windows:
+        yield from window.buffers
+    if view.is_on_device:
+        return
+    looked = [(window.begin_at_ns, window.end_at_ns) for window in view.rank.windows]
+    for comm in view.comms:
+        is_buffers = comm.call is not None and comm.call.origin == Origin.BUFFERS.word
+        seen = any(begin <= comm.launch_at_ns < end for begin, end in looked)
+        if is_buffers and not seen and comm.end_at_ns is not None:
+            yield comm.launch_at_ns, max(comm.launch_at_ns, comm.end_at_ns)
+
+
+def _gaps(window: Window) -> Intervals:
+    return np.zeros((0, 2), np.int64) if window.idle is None else union(window.idle.gaps)
+
+
+def _of_step(view: RankView, position: int, held: Intervals, idle: Intervals) -> BufferTime:
+    host_ns = total(held)
+    cost_ns = total(intersect(held, idle)) if view.is_on_device else host_ns
+    return BufferTime(view.rank.steps[position].ordinal, host_ns, cost_ns)

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.alike import alike
 from ddptrace.analysis.rank_view import RankView
+from ddptrace.analysis.statistics import alike
 from ddptrace.load.tables import DeviceWork, Work
 from ddptrace.ops import is_named_after_communication
 

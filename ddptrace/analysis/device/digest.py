@@ -1,4 +1,4 @@
-"""What devices did, in short, for a reader: by rank, stream and scope, over steps."""
+"""Sums up what devices did: by rank, stream, scope and kernel, and what gives the host less to launch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from statistics import fmean, median
 from typing import Final
 
 from ddptrace.analysis.device.copies import CopyDigest, copy_digest
-from ddptrace.analysis.device.idle import IdleDigest, idle_digest
-from ddptrace.analysis.device.names import without_identity
+from ddptrace.analysis.device.idle import IdleDigest, idle_digest, is_compiled, without_identity
+from ddptrace.analysis.device.kernels import Category
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, Share, measured_steps
-from ddptrace.analysis.tables.device import LaunchRow, Population, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import KernelRow, LaunchRow, Population, ScopeRow, StreamRow
+from ddptrace.analysis.tables.parallelism import Kind
 from ddptrace.load.tables import class_of
 
 SCOPE_KINDS: Final = ("module", "annotation", "operator")
@@ -186,3 +187,103 @@ def _scopes(kind: str, by_name: dict[str, list[ScopeRow]], worked: dict[int, int
         instances = len({row.name for row in rows}) if kind == "module" else 1
         found.append(ScopeDigest(kind, scope, events, compute, comm, memory, ratio, instances))
     return sorted(found, key=lambda one: (-one.device_ns, one.name))
+
+
+def less_to_launch(result: Result) -> str:
+    """As in "torch.compile, CUDA graphs, larger batches". A model that is served has no optimizer, and one that is
+    compiled is not told to be."""
+    is_served = any(row.kind == Kind.INFERENCE for row in result.parallelism)
+    names = {row.name for row in result.idle} | {row.operator for row in result.idle}  # few, of many rows
+    compiled = any(map(is_compiled, names))
+    ways = [
+        'CUDA graphs (torch.compile with mode="reduce-overhead")' if compiled else "torch.compile, CUDA graphs",
+        *([] if is_served else ["fused optimizers"]),
+        "larger batches",
+    ]
+    return ", ".join(ways)
+
+
+MULTIPLYING: Final = frozenset((Category.MATRIX, Category.ATTENTION, Category.CONVOLUTION))
+"""Categories that hold nearly all FLOPs of a model."""
+KNOWN_MIN_RATIO: Final = 0.5
+"""Of the time of some kernels: where the FLOPs of less are known, a speed or a utilization would mislead."""
+NS_PER_S: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDigest:
+    """Kernels of one category, or of one name and category: means over the ranks whose devices worked."""
+
+    category: str
+    name: str  # empty for the whole category
+    events: float
+    total_ns: int
+    mean_ns: float
+    ratio: float  # of all device work, as a sum of durations
+    flops_per_s: float | None  # of those whose FLOPs are known, where that is most of them
+    peak_ratio: float | None  # of the device's stated peak
+
+
+def categories(result: Result) -> list[KernelDigest]:
+    """The longest first."""
+    return _digests(result.kernels, by_name=False)
+
+
+def kernels(result: Result) -> list[KernelDigest]:
+    """The longest first."""
+    return _digests(result.kernels, by_name=True)
+
+
+def _digests(rows: Sequence[KernelRow], by_name: bool) -> list[KernelDigest]:
+    groups: defaultdict[tuple[str, str], list[KernelRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.category, row.name if by_name else ""].append(row)
+    whole_ns, ranks = sum(row.total_ns for row in rows), len({row.rank for row in rows})
+    found = [_digest(key, mine, whole_ns, ranks) for key, mine in groups.items()]
+    return sorted(found, key=lambda one: (-one.total_ns, one.category, one.name))
+
+
+def _digest(key: tuple[str, str], rows: Sequence[KernelRow], whole_ns: int, ranks: int) -> KernelDigest:
+    events, total_ns = (sum(getattr(row, column) for row in rows) for column in ("events", "total_ns"))
+    flops, counted_ns = sum(row.flops or 0 for row in rows), sum(row.counted_ns for row in rows)
+    is_known = flops > 0 and counted_ns >= KNOWN_MIN_RATIO * total_ns
+    is_told = is_known and all(row.ideal_ns is not None for row in rows if row.flops)
+    ideal_ns = sum(row.ideal_ns or 0 for row in rows)
+    return KernelDigest(
+        *key,
+        events / ranks,
+        round(total_ns / ranks),
+        total_ns / events,
+        total_ns / whole_ns if whole_ns else 0.0,
+        flops / counted_ns * NS_PER_S if is_known else None,
+        ideal_ns / counted_ns if is_told else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """How much of what the devices could compute they did compute (MFU), over the profiled time of all ranks."""
+
+    ratio: float  # of the stated peak, in the types of number that the kernels multiply
+    flops: int
+    known_ratio: float  # of the time of `MULTIPLYING`: that whose FLOPs and peak are known
+    devices: tuple[str, ...]
+
+
+def utilization(result: Result) -> Utilization | None:
+    """None where a device's peak is unknown, or too few FLOPs are known."""
+    spans = {row.rank: row.all.span_ns for row in result.ranks if row.all is not None}
+    rows = [row for row in result.kernels if row.rank in spans and row.category in MULTIPLYING]
+    told = [row for row in rows if row.flops is not None and (not row.flops or row.ideal_ns is not None)]
+    whole_ns, known_ns = sum(row.total_ns for row in rows), sum(row.counted_ns for row in told)
+    time_ns = sum(span_ns * _devices(result, rank) for rank, span_ns in spans.items())
+    ideal_ns = sum(row.ideal_ns or 0 for row in told)
+    if not ideal_ns or not time_ns or known_ns < KNOWN_MIN_RATIO * whole_ns:
+        return None
+    devices = tuple(dict.fromkeys(row.device for row in result.ranks if row.rank in spans))
+    return Utilization(ideal_ns / time_ns, sum(row.flops or 0 for row in told), known_ns / whole_ns, devices)
+
+
+def _devices(result: Result, rank: int) -> int:
+    """How many devices a rank worked on."""
+    return len({row.stream.partition(":")[0] for row in result.streams if row.rank == rank}) or 1

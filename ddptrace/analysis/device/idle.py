@@ -1,4 +1,4 @@
-"""What held the host while the device was idle, by step: the pieces of `DeviceIdle`, added up.
+"""Tells what held the host while the device was idle, by step, and lists the longest idle gaps of each window.
 
 step windows  |---- 3 ----|---- 4 ----|
 gap                    |=====|                cut where a step's window ends
@@ -7,6 +7,7 @@ pieces                 copy op              row of step 3: copy, row of step 4: 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.alike import Alike, alike
-from ddptrace.analysis.device.names import without_identity
 from ddptrace.analysis.intervals import Ints, Pieces, union
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.tables.device import IdleRow
+from ddptrace.analysis.statistics import Alike, alike
+from ddptrace.analysis.tables.device import IdleRow, LongGaps
 from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Window
 
 
@@ -209,3 +209,50 @@ def _digests(rank: int, rows: Collection[IdleRow], count: int) -> list[IdleDiges
         idle_ns, gaps = sum(row.idle_ns for row in mine), sum(row.gaps for row in mine)
         found.append(IdleDigest(rank, *key, gaps / count, round(idle_ns / count), idle_ns / whole_ns, _half_gap(mine)))
     return sorted(found, key=lambda digest: -digest.idle_ns)
+
+
+MOST_GAPS: Final = 50  # of one window
+NOTHING: Final = -1
+SEEN_RATIO: Final = 0.005
+"""Of its gap: a shorter piece could not be seen beside the others."""
+
+
+def long_gaps(view: RankView) -> tuple[LongGaps, ...]:
+    """Take them window by window."""
+    return tuple(_of_window(window.idle) for window in view.rank.windows if window.idle is not None)
+
+
+def _of_window(idle: DeviceIdle) -> LongGaps:
+    length = idle.gaps[:, 1] - idle.gaps[:, 0]
+    longest = np.sort(np.argsort(-length, kind="stable")[:MOST_GAPS])
+    nth = np.full(len(length) + 1, -1, np.int64)
+    nth[longest] = np.arange(len(longest))
+    lasted = idle.end_at_ns - idle.begin_at_ns
+    seen = np.flatnonzero((nth[idle.gap] >= 0) & (lasted >= SEEN_RATIO * length[idle.gap]))
+    used, name = np.unique(np.append(idle.name[seen], NOTHING), return_inverse=True)  # so that NOTHING comes first
+    return LongGaps(
+        idle.gaps[longest],
+        nth[idle.gap[seen]],
+        idle.begin_at_ns[seen],
+        idle.end_at_ns[seen],
+        idle.cause[seen],
+        name.reshape(-1)[:-1] - 1,
+        tuple(idle.names[index] for index in used[1:].tolist()),
+        idle.around,
+    )
+
+
+IDENTITY: Final = re.compile(r" at 0x[0-9a-fA-F]+|(?<=CompiledFxGraph) \w{20,}")
+"""The address of an object, or the hash of a compiled graph."""
+COMPILED: Final = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction")
+"""Ranges in which a program that `torch.compile` made runs."""
+
+
+def without_identity(name: str) -> str:
+    """As in `## Call CompiledFxGraph ##`."""
+    return IDENTITY.sub("", name)
+
+
+def is_compiled(name: str) -> bool:
+    """Whether a range of this name runs what `torch.compile` made."""
+    return COMPILED.search(name) is not None

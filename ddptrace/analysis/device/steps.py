@@ -1,21 +1,38 @@
-"""The stretch of device time that belongs to each step. The device runs behind the host, so it is not the step's own:
+"""Finds the stretch of device time that belongs to each step, and what computed in it.
 
 host     [ step 0    ][ step 1    ][ step 2    ]
 device      [==0==0=][=1==1=====][=2====2==]          numbers: the step that launched the work
 window      .........|..........|..........|          from where the previous step's last work ended to that of this
+
+The stretch of device time that belongs to each step, and what computed in it, by events on the compute stream:
+
+compute stream   F────F─B──────W┄┄┄┄┄B  U──U F────F─B──────W┄┄┄┄┄B  U──U     marks, as the stream came to them
+computes         ===============     =  ==== ===============     =  ====     all but the wait, and what lies in no phase
+window            ..........step 0........|...........step 1...........|     from where the step before ended
+
+The wait at the end of backward lasts until the last collective that backward launched is over. From where the host put
+an event on the stream to where the stream came to it, the stream had work:
+
+host             P      Q           an event is put on the stream
+stream               P       Q      the stream comes to it
+had work         ┄┄┄┄┄  ┄┄┄┄┄┄      so it computes or waits, whatever phase it is in
+unsure                ▒▒            it may have run out of work: in a phase this counts as compute, else as idle
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.device.events import EventSteps
-from ddptrace.analysis.intervals import Ints
-from ddptrace.load.tables import DeviceWork, Intervals, Window
+from ddptrace.analysis.collectives.execution import Communication
+from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, intersect, pairs, subtract, union
+from ddptrace.load.tables import Call, DeviceEvents, DeviceWork, Intervals, Window
+from ddptrace.schema import DeviceMark, Origin, Phase
 
 _NEVER = np.iinfo(np.int64)
 
@@ -97,3 +114,216 @@ def _one_after_another(begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Intervals that do not reach back behind the one before."""
     ends = np.maximum.accumulate(np.maximum(begins, ends))
     return np.maximum(begins, np.append(begins[:1], ends[:-1])), ends
+
+
+BEGINS: Final = {
+    DeviceMark.FORWARD_BEGIN: Phase.FORWARD,
+    DeviceMark.BACKWARD_BEGIN: Phase.BACKWARD,
+    DeviceMark.UPDATE_BEGIN: Phase.OPTIMIZER,
+}
+ENDS: Final = {
+    DeviceMark.FORWARD_END: Phase.FORWARD,
+    DeviceMark.BACKWARD_END: Phase.BACKWARD,
+    DeviceMark.UPDATE_END: Phase.OPTIMIZER,
+}
+
+WAITS: Final = 0
+"""Beside the numbers of phases."""
+WAITED_AT_ONCE: Final = (
+    Origin.BUFFERS.word,
+    Origin.REBUILD.word,
+    Origin.CONSTRUCTION.word,
+    Origin.UNUSED_PARAMETERS.word,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventSteps:
+    """`windows`, shape (steps, 2), hold where `seen` is true. `phases`: when the compute stream was in a phase and did
+    not wait, labelled by Phase."""
+
+    windows: Intervals
+    seen: NDArray[np.bool_]  # by step
+    untimed: NDArray[np.bool_]  # by step: some of its events were not recorded
+    phases: Pieces
+    compute: Intervals  # these phases, and what else the stream had to do
+    unsure: Intervals  # the stream may have computed or not; within a step's window
+
+
+def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
+    """`walls`: begin and end of each step on the host. A step is seen if both of its ends are, if nothing in it was
+    left untimed, and if all that it communicated on the device was seen."""
+    seen = untimed = np.zeros(len(walls), np.bool_)
+    if events is None or not len(walls) or not len(events.mark):
+        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, untimed, Pieces.numbered(EMPTY), EMPTY, EMPTY)
+    order = np.argsort(events.placed_at_ns, kind="stable")
+    mark, placed, at = events.mark[order], events.placed_at_ns[order], events.at_ns[order]
+    timed = mark != DeviceMark.UNTIMED
+    ends, known = _over(placed[timed], at[timed], walls)
+    begins = np.append(at[timed][:1], ends[:-1])
+    began = np.append(len(placed[timed]) > 0, known[:-1])
+    untimed = _holds(walls, placed[~timed])
+    seen = known & began & (ends > begins) & ~untimed & ~_holds(walls, _unknown(comms, int(placed[0])))
+    stretches = _pieces(list(_stretches(mark, placed, at, comms)))
+    waits = union(stretches.only(WAITS).spans(), events.waits, _stood(comms))
+    phases = _without(stretches.only(*ENDS.values()), waits)
+    windows = np.column_stack((begins, ends))
+    busy = _had_work(placed[timed], at[timed], comms)
+    compute = union(phases.spans(), subtract(busy, waits))
+    sure = union(_had_work(placed[timed], at[timed] - events.error_ns, comms), waits)
+    unsure = subtract(union(windows[seen]), sure)
+    if not len(events.waits):  # else these tell when the stream waited for other streams
+        unsure = union(unsure, subtract(intersect(_untold(comms), union(windows[seen])), waits))
+    return EventSteps(windows, seen, untimed, phases, compute, unsure)
+
+
+def _had_work(placed: Ints, at: Ints, comms: Sequence[Communication]) -> Intervals:
+    """When the compute stream had work: an event was on it that it had not come to yet."""
+    launches = [
+        (comm.launch_at_ns, comm.call.events.ready_at_ns)
+        for comm in comms
+        if comm.call is not None
+        and comm.call.events is not None
+        and (comm.call.reducer is not None or comm.call.events.of_marks)
+    ]
+    return union(np.column_stack((placed, at)), pairs(launches))
+
+
+CAUGHT_UP_NS: Final = 100_000
+"""An event that happened this soon after the host had put it on the stream found the stream empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Ends of phases on the device (`ends`), and at how many of them it had nothing more to do."""
+
+    ends: int
+    dry: int
+
+
+def caught_up(events: DeviceEvents | None) -> CaughtUp | None:
+    """Count the ends of work at which the device had caught up with the host: before these it has waited for it."""
+    if events is None:
+        return None
+    ends = np.isin(events.mark, (DeviceMark.FORWARD_END, DeviceMark.WAIT_BEGIN, DeviceMark.UPDATE_END))
+    behind = (events.at_ns - events.placed_at_ns)[ends]
+    return CaughtUp(len(behind), int((behind < max(CAUGHT_UP_NS, 2 * events.error_ns)).sum()))
+
+
+def _over(placed: Ints, at: Ints, walls: Intervals) -> tuple[Ints, NDArray[np.bool_]]:
+    """When the device had done what each step launched: as it came to the first mark after the step's end on the host,
+    if that is still in the next step."""
+    following = np.searchsorted(placed, walls[:, 1])
+    until = np.append(walls[1:, 1], np.iinfo(np.int64).max)
+    there = np.minimum(following, len(placed) - 1)
+    return at[there], (following < len(placed)) & (placed[there] < until)
+
+
+def _unknown(comms: Sequence[Communication], since: int) -> Ints:
+    """Launches on the device of which nothing tells when they ran. What was waited for before the first mark was over
+    then."""
+    unknown = [
+        comm.launch_at_ns
+        for comm in comms
+        if comm.call is not None and comm.call.on_device and comm.end_at_ns is None
+        if comm.launch_at_ns >= since or not (comm.call.is_sync or comm.call.origin in WAITED_AT_ONCE)
+    ]
+    return np.array(unknown, np.int64)
+
+
+def _holds(walls: Intervals, instants: Ints) -> NDArray[np.bool_]:
+    """Which steps hold any of the instants."""
+    instants = np.sort(instants)
+    first, last = np.searchsorted(instants, walls[:, 0]), np.searchsorted(instants, walls[:, 1])
+    return np.asarray(last > first, np.bool_)
+
+
+def _stretches(
+    mark: NDArray[np.uint8], placed: Ints, at: Ints, comms: Sequence[Communication]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (begin, end, Phase) between each two marks in which the stream computed, and (begin, end, WAITS) where it
+    waited for buckets."""
+    launches, released = _released(comms)
+    rows = list(zip(mark.tolist(), placed.tolist(), at.tolist(), strict=True))
+    inside: list[Phase] = []
+    launched_from, resumes = 0, None
+    for (kind, put, begin), (following, next_put, end) in pairwise(rows):
+        if kind in BEGINS:
+            inside.append(BEGINS[DeviceMark(kind)])
+            launched_from = put if kind == DeviceMark.BACKWARD_BEGIN else launched_from
+        elif kind in ENDS and ENDS[DeviceMark(kind)] in inside:
+            while inside.pop() is not ENDS[DeviceMark(kind)]:
+                pass
+            resumes = None if kind == DeviceMark.BACKWARD_END else resumes
+        elif kind == DeviceMark.WAIT_BEGIN:
+            first, last = np.searchsorted(launches, (launched_from, next_put))
+            resumes = int(released[first:last].max(initial=begin))
+            yield begin, resumes, WAITS
+        elif kind == DeviceMark.UNTIMED:
+            inside.clear()
+            resumes = None
+        loses = kind == DeviceMark.FORWARD_END and following == DeviceMark.BACKWARD_BEGIN and not inside
+        if (inside or loses) and following != DeviceMark.UNTIMED:
+            yield max(begin, resumes or begin), end, inside[-1] if inside else Phase.FORWARD
+
+
+def _released(comms: Sequence[Communication]) -> tuple[Ints, Ints]:
+    """Launches and ends of the collectives on the device that a reducer issued."""
+    rows = [
+        (comm.launch_at_ns, comm.end_at_ns)
+        for comm in comms
+        if comm.call is not None
+        and comm.call.on_device
+        and comm.call.reducer is not None
+        and comm.end_at_ns is not None
+    ]
+    found = pairs(rows)
+    return found[:, 0], found[:, 1]
+
+
+def _stood(comms: Sequence[Communication]) -> Intervals:
+    """When the compute stream waited for a collective in the midst of a phase: where an event says so, and for what is
+    waited for as soon as it is launched (a synchronous call, DDP's buffers, its agreement on buckets)."""
+    spans = []
+    for call, _, end in _beside_buckets(comms):
+        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in call.stream_waits if wait.of_marks]
+        if call.events is not None and _is_waited_at_once(call):
+            spans.append((call.events.ready_at_ns, end))
+    return union(pairs(spans))
+
+
+def _is_waited_at_once(call: Call) -> bool:
+    of_marks = call.events is not None and call.events.of_marks
+    return (call.is_sync and of_marks) or (not call.stream_waits and call.origin in WAITED_AT_ONCE)
+
+
+def _untold(comms: Sequence[Communication]) -> Intervals:
+    """When collectives ran of which nothing tells whether the compute stream waited for them."""
+    return union(
+        pairs(
+            (begin, end)
+            for call, begin, end in _beside_buckets(comms)
+            if not _is_waited_at_once(call) and not any(wait.of_marks for wait in call.stream_waits)
+        )
+    )
+
+
+def _beside_buckets(comms: Sequence[Communication]) -> Iterator[tuple[Call, int, int]]:
+    """Yield the collectives on the device that no reducer issued, with begin and end."""
+    for comm in comms:
+        call, begin, end = comm.call, comm.begin_at_ns, comm.end_at_ns
+        if call is not None and call.on_device and call.reducer is None and begin is not None and end is not None:
+            yield call, begin, end
+
+
+def _without(pieces: Pieces, gone: Intervals) -> Pieces:
+    source, begins, ends = Pieces.numbered(gone).outside(pieces.begins, pieces.ends)
+    return Pieces(begins, ends, pieces.labels[source])
+
+
+def _pieces(stretches: Sequence[tuple[int, int, int]]) -> Pieces:
+    """Only what lasts; one stream does one thing after another."""
+    columns = np.array([one for one in stretches if one[1] > one[0]], np.int64).reshape(-1, 3)
+    begins = np.maximum(columns[:, 0], np.append(columns[:1, 0], np.maximum.accumulate(columns[:, 1])[:-1]))
+    lasts = columns[:, 1] > begins
+    return Pieces(begins[lasts], columns[lasts, 1], columns[lasts, 2])

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ddptrace.analysis.diagnosis.culprits import Culprit, Why, culprits
 from ddptrace.analysis.diagnosis.hangs import GroupOnRank, mismatch_verdict
 from ddptrace.analysis.diagnosis.places import call_words, doubt_verdicts, op_words, place_words
 from ddptrace.analysis.diagnosis.tables import RankPlace, Verdict
-from ddptrace.analysis.diagnosis.waits import GroupKey, Wait, Waits
+from ddptrace.analysis.diagnosis.waits import Culprit, GroupKey, Wait, Waits, Why, culprits
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
 from ddptrace.ops import family_of
 from ddptrace.units import named

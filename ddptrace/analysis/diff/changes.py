@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.diff.run_figures import Floats
+from ddptrace.analysis.diff.one_run import Floats
 from ddptrace.analysis.diff.tables import Basis, Change, Quantity
-from ddptrace.analysis.student import student_quantile
+from ddptrace.analysis.statistics import student_quantile
 
 ALPHA: Final = 0.05
 STEP_SHARE: Final = 0.8

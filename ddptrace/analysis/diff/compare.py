@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.diff.changes import Units, changes
-from ddptrace.analysis.diff.run_figures import Floats, RunFigures
-from ddptrace.analysis.diff.settings import COMPUTE, differing
+from ddptrace.analysis.diff.one_run import COMPUTE, Floats, RunFigures, differing
 from ddptrace.analysis.diff.tables import Basis, Change, ComparedRun, Diff, Quantity, Setting
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
-from ddptrace.analysis.tables.experts import ExchangeRow
+from ddptrace.analysis.tables.parallelism import ExchangeRow
 
 Key = tuple[str, tuple[int, ...], int]
 

@@ -8,12 +8,11 @@ from operator import itemgetter
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.collectives.waiting import device_waits
 from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
-from ddptrace.analysis.findings.waiting import MeanWait, mean_wait
+from ddptrace.analysis.findings.waiting import MeanWait, device_waits, mean_wait
 from ddptrace.analysis.pipeline.digest import idle_in_pipelines_ns, pipeline_digests
-from ddptrace.analysis.rank_facts import RankFacts
-from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.rank_tables import RankFacts
+from ddptrace.analysis.ranks.digest import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.savings import EXPOSED

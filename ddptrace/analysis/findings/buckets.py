@@ -1,5 +1,4 @@
-"""Gradient buckets: why they exceed their cap, what unused parameters cost, layers too large to hide, and
-gradients that the program all-reduces one by one."""
+"""Finds what is wrong with gradient buckets and with the buffers that DDP sends before each forward."""
 
 from __future__ import annotations
 
@@ -10,11 +9,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.buckets.layouts import DROPS_LAYERS, Heaviest, ReducerFacts, Sized, module_of
-from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import buffer_cost, gradients_one_by_one
 from ddptrace.analysis.summary import Summary, measured_steps
-from ddptrace.findings import BUCKET_OVER_CAP, FIND_UNUSED_PARAMETERS, GRADIENTS_ONE_BY_ONE, HEAVY_LAYER, Finding
+from ddptrace.findings import (
+    BUCKET_OVER_CAP,
+    BUFFER_BROADCASTS,
+    FIND_UNUSED_PARAMETERS,
+    GRADIENTS_ONE_BY_ONE,
+    HEAVY_LAYER,
+    Finding,
+)
 from ddptrace.schema import Origin
 from ddptrace.units import duration, named, percent, size
 
@@ -232,4 +238,30 @@ def one_by_one_findings(summary: Summary, result: Result) -> Iterator[Finding]:
         f" {percent(found.exposed_ns / summary.window_ns)}, and the host launches each one. Put many gradients into one"
         " call: DistributedDataParallel sends buckets of 25 MB while backward computes; without it, flatten gradients"
         " into a few tensors before the all-reduce.",
+    )
+
+
+COST_MIN_RATIO: Final = 0.03
+"""Of the step."""
+WITHOUT: Final = (
+    "Pass broadcast_buffers=False to DistributedDataParallel. Each rank then keeps its own buffers: running statistics"
+    " of BatchNorm differ between ranks, which training does not read but evaluation does, so evaluate with rank 0's or"
+    " use SyncBatchNorm, whose statistics are the same on all ranks."
+)
+
+
+def buffer_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
+    """Say what the broadcasts cost the typical step."""
+    found = buffer_cost(ranks, result)
+    if found is None or not summary.window_ns:
+        return
+    host, cost = found
+    if cost < COST_MIN_RATIO * summary.window_ns:
+        return
+    idle = f", and the device idles for {duration(cost)} of that" if any(rank.on_device for rank in ranks) else ""
+    yield BUFFER_BROADCASTS(
+        "run",
+        "Before forward, DDP sends the model's buffers from rank 0 to all ranks. Packing, sending and unpacking them"
+        f" holds the host for {duration(host)} of a step{idle}: {percent(cost / summary.window_ns)} of the step."
+        f" {WITHOUT}",
     )

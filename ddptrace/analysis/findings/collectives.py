@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.ranks.digest import MatchDigest, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, measured_steps

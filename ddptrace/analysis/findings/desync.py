@@ -7,7 +7,7 @@ from typing import Final
 
 from ddptrace.analysis.collectives.rows import PROGRAM
 from ddptrace.analysis.matching.matches import Refused
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.findings import DESYNC, MATCH_REFUSED, RANK_BEHIND, Finding
 from ddptrace.schema import line_words

@@ -1,16 +1,18 @@
-"""What profiler windows of a device show, and what their numbers leave out."""
+"""Finds what profiler windows of a device show or leave out, and kernels that may communicate."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.device.copies import is_in_copy
+from ddptrace.analysis.device.digest import less_to_launch
 from ddptrace.analysis.device.idle import LONG_GAP_NS, HeldBy, held_by
-from ddptrace.analysis.device.launching import less_to_launch
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.findings.copies import blocking_copies, exposed_copies
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.device import IdleRow, LaunchRow, Population, RankRow
@@ -18,6 +20,7 @@ from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
     BUCKETS_BY_ORDER,
+    COMM_KERNEL_SUSPECTED,
     DATA_BOUND,
     GARBAGE_COLLECTION,
     HOST_SYNCHRONIZES,
@@ -235,3 +238,37 @@ def _launch_advice(held: HeldBy, less: str) -> str:
     if held.half_gap_ns <= LONG_GAP_NS:
         return f"the host launches too slowly; give it less to launch: {less}"
     return "look for what holds it there" + ("" if held.name else "; record with with_stack=True to see it")
+
+
+MOST_NAMED: Final = 4  # kernels and places
+
+
+def comm_kernel_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    """One sentence for all ranks together."""
+    some = [rank for rank in ranks if rank.comm_like]
+    if not some:
+        return
+    by_kernel: Counter[str] = Counter()
+    by_place: Counter[str] = Counter()
+    for kernel in (kernel for rank in some for kernel in rank.comm_like):
+        by_kernel[pattern_of(kernel.kernel)] += kernel.device_ns
+        by_place[kernel.where] += kernel.device_ns
+    where = named("rank", [rank.rank for rank in some])
+    options = " ".join(f"--comm-kernel '{pattern}'" for pattern, _ in by_kernel.most_common(MOST_NAMED))
+    left = len(by_kernel) - MOST_NAMED
+    more = f" (and {left} more)" if left > 0 else ""
+    places = ", ".join(place for place, _ in by_place.most_common(MOST_NAMED))
+    yield COMM_KERNEL_SUSPECTED(
+        where,
+        f"On {where}, kernels that no rule knows run for {duration(by_kernel.total() / len(some))} a rank in ranges or"
+        f" on streams that are named after communication ({places}). They count as compute here. If they communicate,"
+        f" name them: {options}{more}.",
+    )
+
+
+def pattern_of(kernel: str) -> str:
+    """Find the part of the kernel's name to give to `--comm-kernel`: the function with its namespaces. Of
+    `void mine::ep::send<8>(int)`: mine::ep::send."""
+    bare = re.split("[<(]", kernel.rpartition("(anonymous namespace)::")[2], maxsplit=1)[0].strip()
+    words = re.findall(r"[\w:]+", bare) or re.findall(r"\w+", kernel)
+    return words[-1].strip(":") if words else re.escape(kernel[:40])

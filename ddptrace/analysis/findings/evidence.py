@@ -1,20 +1,24 @@
-"""What the numbers are based on, if that is less than possible: not measured, removed, or not recorded; and how to have
-more measured next time.
-"""
+"""Tells what the numbers are based on where that is less than possible, clocks that do not agree included."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.rank_facts import KeptFacts, RankFacts
+from ddptrace.analysis.rank_tables import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps, steady_steps
+from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
+    CLOCK_BENT,
+    CLOCK_BY_PAIRS,
+    CLOCK_DISAGREES,
+    CLOCK_NOT_FITTED,
     COARSE_COMPUTE,
     DEVICE_CAUGHT_UP,
     DEVICE_UNSEEN,
@@ -256,3 +260,72 @@ def _length_words(kept: KeptFacts) -> str:
     if kept.whole_ns is None or kept.partial_ns is None:
         return ""
     return f" (median length: {duration(kept.whole_ns)} recorded, {duration(kept.partial_ns)} not)"
+
+
+NOT_FITTED: Final = "not fitted"
+
+
+def clock_findings(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
+    """First clocks that should be the same, then clocks that cannot be compared."""
+    yield from _disagreeing([row for row in clocks if row.why == "disagrees"])
+    yield from _not_fitted([row for row in clocks if row.why == NOT_FITTED])
+    yield from _by_pairs([row for row in clocks if row.why == "clock pairs" and not row.shifted])
+    yield from _bent(clocks)
+
+
+def _disagreeing(rows: Sequence[ClockRow]) -> Iterator[Finding]:
+    if rows:
+        ranks, worst = _ranks(rows), max(abs(row.offset_ns) for row in rows)
+        yield CLOCK_DISAGREES(
+            named("rank", ranks),
+            f"{_capital(named('rank', ranks))} ran on the same machine as others, but collectives prove that"
+            f" {_their(ranks)} clock differs by up to {duration(worst)}. Times were shifted to the clock of rank"
+            f" {rows[0].reference}; --no-align shows them as recorded.",
+        )
+
+
+def _not_fitted(rows: Sequence[ClockRow]) -> Iterator[Finding]:
+    if rows:
+        ranks = _ranks(rows)
+        yield CLOCK_NOT_FITTED(
+            named("rank", ranks),
+            f"No clock with a constant rate explains when {named('rank', ranks)} took part in collectives with rank"
+            f" {rows[0].reference}, so times are compared as recorded. Either the matched collectives do not belong"
+            " together, or a clock was set during the run.",
+        )
+
+
+def _by_pairs(rows: Sequence[ClockRow]) -> Iterator[Finding]:
+    if rows:
+        ranks = _ranks(rows)
+        yield CLOCK_BY_PAIRS(
+            named("rank", ranks),
+            f"No collective shows how far the clocks of {named('rank', ranks)} and rank {rows[0].reference} are apart,"
+            " so only their wall clocks are compared, which may differ by milliseconds.",
+        )
+
+
+def _bent(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
+    """A clock that is fitted in several pieces changed its rate."""
+    fitted = [row for row in clocks if row.why in ("fitted", "disagrees")]
+    pieces = {rank: [row for row in fitted if row.rank == rank] for rank in _ranks(fitted)}
+    bent = {rank: rows for rank, rows in pieces.items() if len(rows) > 1}
+    if bent:
+        most = max(map(len, bent.values()))
+        yield CLOCK_BENT(
+            named("rank", bent),
+            f"The clock of {named('rank', bent)} changed its rate against that of rank {fitted[0].reference}: it was"
+            f" fitted in up to {most} pieces.",
+        )
+
+
+def _ranks(rows: Sequence[ClockRow]) -> list[int]:
+    return sorted(set(map(attrgetter("rank"), rows)))
+
+
+def _their(ranks: Sequence[int]) -> str:
+    return "its" if len(ranks) == 1 else "their"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -11,31 +11,31 @@ from typing import Final
 from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.buckets import (
     bucket_cap_findings,
+    buffer_findings,
     heavy_layer_findings,
     layout_words,
     one_by_one_findings,
     unused_findings,
 )
-from ddptrace.analysis.findings.buffers import buffer_findings
-from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
-from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
-from ddptrace.analysis.findings.device import device_findings
-from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
-from ddptrace.analysis.findings.experts import expert_findings
-from ddptrace.analysis.findings.pipeline import pipeline_findings
-from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
-from ddptrace.analysis.findings.rpc import rpc_findings, serving
-from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
-from ddptrace.analysis.findings.tensor import tensor_findings
-from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
-from ddptrace.analysis.findings.uneven import uneven_findings
-from ddptrace.analysis.findings.units import unit_findings
+from ddptrace.analysis.findings.device import comm_kernel_findings, device_findings
+from ddptrace.analysis.findings.evidence import (
+    FOREIGN,
+    NOT_FITTED,
+    OURS,
+    HowTo,
+    clock_findings,
+    evidence_findings,
+    kept_findings,
+)
+from ddptrace.analysis.findings.parallelism import expert_findings, pipeline_findings, tensor_findings, unit_findings
+from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings, uneven_findings
+from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings, window_findings
+from ddptrace.analysis.findings.traffic import message_findings, rpc_findings, serving, traffic_findings
 from ddptrace.analysis.findings.waiting import waiting_findings
-from ddptrace.analysis.findings.windows import window_findings
 from ddptrace.analysis.matching.matches import Refused
-from ddptrace.analysis.rank_facts import Failure, RankFacts
+from ddptrace.analysis.rank_tables import Failure, RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary

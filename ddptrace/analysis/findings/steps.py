@@ -1,4 +1,4 @@
-"""Steps: how much communication slows compute, and what makes some steps longer than others."""
+"""Finds what makes steps slow or uneven, and judges the profiler windows of a run without steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.findings.collectives import TRY
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary
+from ddptrace.analysis.steps.windows import summarize_windows
+from ddptrace.analysis.summary import WORTH_RATIO, Summary
 from ddptrace.analysis.tables.steps import JitterRow
-from ddptrace.findings import CONTENTION, DATA_BOUND, JITTER, Finding
+from ddptrace.findings import CONTENTION, DATA_BOUND, EXPOSED_COMMUNICATION, JITTER, WELL_HIDDEN, Finding
 from ddptrace.units import duration, named, percent
 
 DATA_MIN_RATIO: Final = 0.1
@@ -122,3 +124,30 @@ def _jitter(worst: JitterRow, step: JitterRow, ranks: list[int]) -> Finding:
         f" comes from the {worst.part} phase of rank {worst.rank} (median {duration(worst.median_ns)}; one in twenty"
         f" takes {duration(worst.p95_ns)} or more): look {LOOK[worst.part]}.",
     )
+
+
+def window_findings(result: Result) -> Iterator[Finding]:
+    """Judge the mean window as `bucket_findings` judges the typical step; nothing where steps are known."""
+    window = summarize_windows(result)
+    if window is None or not window.comm_ns:
+        return
+    exposed = window.part("exposed_comm")
+    if exposed.ratio < WORTH_RATIO:
+        yield WELL_HIDDEN(
+            "run",
+            f"Communication is well hidden: only {percent(exposed.ratio)} of the profiled window waits for it"
+            f" ({duration(exposed.ns)} exposed of {duration(window.comm_ns)}). Look for time elsewhere.",
+        )
+        return
+    by_kind: Counter[tuple[str, str | None]] = Counter()
+    for row in result.collectives:
+        by_kind[row.op.rstrip("_"), row.origin] += row.exposed_charged_ns or 0
+    said = f"{duration(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the profiled window."
+    largest = next(iter(by_kind.most_common(1)), None)
+    if largest is None:
+        yield EXPOSED_COMMUNICATION("run", f"{said} No kernel of it could be joined to a collective.")
+    else:
+        (op, origin), ns = largest
+        source = f" ({origin or 'origin unknown'})"
+        part = f"The largest part is {op}{source} with {duration(ns / window.windows)}"
+        yield EXPOSED_COMMUNICATION("run", f"{said} {part}: {TRY.get(origin or '', 'look at what it waits for')}.")

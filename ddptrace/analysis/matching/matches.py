@@ -30,7 +30,7 @@ from ddptrace.analysis.intervals import Pieces, pairs
 from ddptrace.analysis.matching.calls import GroupCalls
 from ddptrace.analysis.matching.desync import Parting, parting
 from ddptrace.analysis.matching.proof import RankInGroup, Sighting, are_counted, doubt
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
 from ddptrace.analysis.tables.steps import StepRow

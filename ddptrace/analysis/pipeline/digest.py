@@ -11,7 +11,7 @@ from typing import Final
 
 from ddptrace.analysis.pipeline.schedule import Computation, Orders, computation_of, length, of_typical_stage, spent
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.pipeline import BubbleRow, PipelineRow
+from ddptrace.analysis.tables.parallelism import BubbleRow, PipelineRow
 
 PARTS: Final = ("compute_ns", "bubble_ns", "stage_wait_ns", "transfer_ns", "other_ns")
 

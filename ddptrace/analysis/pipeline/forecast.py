@@ -10,11 +10,10 @@ from statistics import median
 from typing import Final
 
 from ddptrace.analysis.pipeline.digest import PipelineDigest, pipeline_digests
-from ddptrace.analysis.pipeline.orders import STAGES, order_of
-from ddptrace.analysis.pipeline.schedule import Computation, Orders, computation_of, length
+from ddptrace.analysis.pipeline.schedule import STAGES, Computation, Orders, computation_of, length, order_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import StepLength, summarize
-from ddptrace.analysis.tables.pipeline import PipelineRow, Work
+from ddptrace.analysis.tables.parallelism import PipelineRow, Work
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.tables import Prediction, Schedule, Setting, WhatIf
 from ddptrace.errors import DdptraceError

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddptrace.analysis.intervals import EMPTY, Ints, Measure, pairs, subtract
-from ddptrace.analysis.pipeline.messages import matched_messages
-from ddptrace.analysis.pipeline.rows import PipelineFacts, pipeline_facts
+from ddptrace.analysis.pipeline.rows import PipelineFacts, matched_messages, pipeline_facts
 from ddptrace.analysis.pipeline.schedule import computation_of, length, of_typical_stage, spent
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow, Work
+from ddptrace.analysis.tables.parallelism import BubbleRow, MessageRow, PipelineRow, Work
 from ddptrace.load.tables import Intervals
 
 

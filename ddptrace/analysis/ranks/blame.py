@@ -14,7 +14,10 @@ from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.calls import Partial
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.causes import SLOW_LINK, Cause, Held, held_in
-from ddptrace.analysis.ranks.counterfactual import (
+from ddptrace.analysis.ranks.critical_path import TRANSFER
+from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
+from ddptrace.analysis.ranks.links import SlowHost, fast_of_its_kind, slow_host
+from ddptrace.analysis.ranks.replay import (
     QUESTIONS,
     Costs,
     common_steps,
@@ -24,9 +27,6 @@ from ddptrace.analysis.ranks.counterfactual import (
     own_time,
     step_lengths,
 )
-from ddptrace.analysis.ranks.critical_path import TRANSFER
-from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
-from ddptrace.analysis.ranks.links import SlowHost, fast_of_its_kind, slow_host
 from ddptrace.analysis.ranks.suspects import (
     LEAST_OF_FIRST,
     MIN_STEPS,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.causes import PROVED, SPREAD, Cause, Held, Lateness, cause_of
-from ddptrace.analysis.ranks.counterfactual import ALL, QUESTIONS, Costs
-from ddptrace.analysis.student import student_quantile
+from ddptrace.analysis.ranks.replay import ALL, QUESTIONS, Costs
+from ddptrace.analysis.statistics import student_quantile
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, SuspectRow
 
 COST_MIN_RATIO: Final = 0.04

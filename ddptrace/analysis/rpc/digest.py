@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.tables.traffic import RpcRow
 
 BYTES = ("nbytes_out", "nbytes_back", "gradient_nbytes_out", "gradient_nbytes_back")
 RankStep = tuple[int, int]

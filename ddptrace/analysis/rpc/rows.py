@@ -20,7 +20,7 @@ import numpy as np
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import remote_idle
-from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
+from ddptrace.analysis.tables.traffic import RpcPairRow, RpcRow
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import CALL_BITS, Phase
 

@@ -1,15 +1,19 @@
-"""Where the time of each profiler window went, whole: what can be told of a trace without steps."""
+"""Tells where the time of each profiler window went, and sums up the windows of a run without steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import Protocol
 
 from ddptrace.analysis.collectives.execution import weakest
-from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.device.rows import population
 from ddptrace.analysis.intervals import clip, intersect, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import communicating
-from ddptrace.analysis.tables.windows import WindowRow
+from ddptrace.analysis.summary import PARTS, Share, WindowSummary
+from ddptrace.analysis.tables.steps import StepRow, WindowRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import DeviceIdle, DeviceWork, IdleCause, Window
 from ddptrace.schema import Evidence
 
@@ -86,3 +90,38 @@ def _of_host(view: RankView, number: int, window: Window) -> WindowRow:
         hidden_ns / comm_ns if comm_ns else None,
         weakest(ran),
     )
+
+
+class Windowed(Protocol):
+    """What it is made of: a `Result`, or another that has these tables."""
+
+    @property
+    def steps(self) -> Table[StepRow]: ...
+    @property
+    def windows(self) -> Table[WindowRow]: ...
+
+
+def summarize_windows(result: Windowed) -> WindowSummary | None:
+    """Sum up the windows of all ranks; None where steps are known, or no window tells anything."""
+    rows = [row for row in result.windows if row.window_ns]
+    if len(result.steps) or not rows:
+        return None
+    comm = sum(row.comm_ns for row in rows)
+    return WindowSummary(
+        len(rows),
+        len({row.rank for row in rows}),
+        all(row.on_device for row in rows),
+        round(mean(row.window_ns for row in rows)),
+        round(mean(row.comm_ns for row in rows)),
+        round(mean(row.hidden_ns for row in rows)),
+        round(mean(row.queued_ns for row in rows)),
+        sum(row.hidden_ns for row in rows) / comm if comm else None,
+        weakest(row.evidence for row in rows),
+        _parts(rows),
+    )
+
+
+def _parts(rows: Sequence[WindowRow]) -> tuple[Share, ...]:
+    all_ns = sum(row.window_ns for row in rows)
+    sums = ((name, sum(getattr(row, f"{name}_ns") for row in rows)) for name in PARTS)
+    return tuple(Share(name, round(ns / len(rows)), ns / all_ns) for name, ns in sums)

@@ -1,4 +1,4 @@
-"""Rows of `steps`, `partial_steps`, `phases`, `contention` and `jitter`."""
+"""Declares the rows of `steps`, `partial_steps`, `phases`, `contention`, `jitter`, `windows` and `savings`."""
 
 from __future__ import annotations
 
@@ -102,3 +102,42 @@ class PhaseRow:
     phase: str  # "data", "forward", "backward", "optimizer" or "other"
     begin_at_ns: int  # begin of the stretch
     end_at_ns: int  # its end
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """One profiler window on one rank. compute + exposed_comm + exposed_memory + idle = window."""
+
+    rank: int  # global rank
+    window: int  # number of the window on its rank, from 0
+    file: str  # the profiler's file
+    on_device: bool  # the breakdown is of a device's time; else of the host's
+    begin_at_ns: int  # the device's first work began; on CPU, the window began
+    end_at_ns: int  # the device's last work ended; on CPU, the window ended
+    window_ns: int  # from begin to end
+    compute_ns: int  # the rank computed
+    comm_ns: int  # any of its collectives ran
+    hidden_ns: int  # part of comm in which the rank computed
+    exposed_comm_ns: int  # the rest of comm
+    exposed_memory_ns: int  # else, the device copied memory; 0 on CPU
+    idle_ns: int  # none of these: nothing that the profiler recorded ran
+    queued_ns: int  # part of idle in which work was queued: what it waited for is not known; 0 on CPU
+    overlap_ratio: float | None  # hidden / comm; None without communication
+    evidence: Evidence | None  # the weakest of its collectives
+
+
+@dataclass(frozen=True, slots=True)
+class SavingRow:
+    """Time that a change could win back at most; the largest first, and that one is the headline. Times are means over
+    the typical steps; over the profiler windows of the devices where no step was found. A rank that is late costs the
+    others communication, so a saving may contain a part of another."""
+
+    cause: str  # "exposed communication", "late rank", "waiting for ranks", "processors", "remote calls",
+    #   "buffer broadcasts", "exposed copies", "slow stage", "pipeline bubble" or "data"; of a device's idle time also
+    #   "copy", "synchronize", "allocate", "collect", "queued" or "work"
+    cost_ns: int  # per step, or per profiler window where no step was found
+    cost_ratio: float  # cost / whole
+    whole_ns: int  # length of the typical step, or of a profiler window
+    where: str  # rank, bucket, or what held the host; "" where it has no one place
+    finding: str  # code of the finding that says what to do about such a cause
+    half_gap_ns: int | None = None  # of idle time: half of it lies in gaps that are at least as long

@@ -11,7 +11,7 @@ from ddptrace.analysis.pipeline.forecast import PipelinePredictor
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.savings import EXPOSED
 from ddptrace.analysis.summary import WORTH_RATIO, summarize
-from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.analysis.timeline.forecast import TimelinePredictor, late_rank
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError

@@ -21,8 +21,7 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.timeline.graph import Arrows, Graph, Span, graph_of
-from ddptrace.analysis.timeline.host import NONE, Host, host_of
-from ddptrace.analysis.timeline.streams import before_on_stream, launched_before, waited_for
+from ddptrace.analysis.timeline.rank_window import NONE, Host, before_on_stream, host_of, launched_before, waited_for
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import DeviceWork, HostCalls, Work
 from ddptrace.ops import family_of

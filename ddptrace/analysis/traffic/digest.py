@@ -1,4 +1,4 @@
-"""Traffic in short, for a reader: what goes over the wire in every step, what went once, and what should have.
+"""Sums up traffic for a reader: what goes over the wire in every step, what went once, and what each unit sends.
 
 Means over the steps counted, which are all whole steps but the first, where the program builds and warms up, and a
 last one that was cut off. Bytes do not depend on how long a step took, so that there is no reason to leave out others.
@@ -13,12 +13,14 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest, rpc_traffic
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.gradients import GradientDigest, gradients
 from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest, links, messages, roots
 from ddptrace.analysis.traffic.rows import Kind, by_kind, kind_of
-from ddptrace.analysis.traffic.units import UnitTraffic, unit_traffic
+from ddptrace.analysis.units.digest import BESIDE
 from ddptrace.findings import Finding
+from ddptrace.ops import SENT
 from ddptrace.schema import Origin
 
 ONCE: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
@@ -186,3 +188,58 @@ def _ranks(result: Result, rows: Iterable[TrafficRow], counts: Callable[[int], i
             continue
         sums = (sum(getattr(row, name) or 0 for row in mine) for name in ("nbytes_in", "nbytes_out", "sent_nbytes"))
         yield RankTraffic(rank.rank, rank.host, *(round(nbytes / count) for nbytes in sums))
+
+
+Key = tuple[str, str, str, str]
+"""Kind, name, role and dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTraffic:
+    """What one unit does in one role: means over the rank-steps of the ranks that have it."""
+
+    kind: str  # what the unit groups, as in `units`
+    name: str  # of the unit
+    role: str  # what it does for the unit, as in `units`
+    dimension: str  # of parallelism
+    calls: float  # number of calls
+    nbytes: int | None  # of the larger side of their tensors; None where nothing tells
+    sent_nbytes: int | None  # sent by one rank; computed, as in `traffic`
+
+
+def unit_traffic(
+    result: Result, counted: frozenset[tuple[int, int]], counts: Callable[[int], int]
+) -> tuple[UnitTraffic, ...]:
+    """Return the units, the most sent first. `counted`: (rank, step) of the steps that count, empty for all."""
+    of_seq = {
+        (row.rank, seq): (row.kind, row.name, row.role, row.dimension)
+        for row in result.units
+        if row.kind not in BESIDE and (not counted or (row.rank, row.step) in counted)
+        for seq in row.seqs
+    }
+    alike: defaultdict[Key, list[CollectiveRow]] = defaultdict(list)
+    for row in result.collectives:
+        key = of_seq.get((row.rank, row.seq))
+        if key is not None and row.part == 0:
+            alike[key].append(row)
+    found = [_traffic(key, rows, counts) for key, rows in alike.items()]
+    return tuple(sorted(found, key=lambda one: (-(one.sent_nbytes or 0), -(one.nbytes or 0), one.name)))
+
+
+def _traffic(key: Key, rows: list[CollectiveRow], counts: Callable[[int], int]) -> UnitTraffic:
+    count = sum(map(counts, {row.rank for row in rows}))
+    nbytes, sent = ([of(row) for row in rows] for of in (lambda row: row.nbytes, _sent))
+    return UnitTraffic(*key, len(rows) / count, _unit_mean(nbytes, count), _unit_mean(sent, count))
+
+
+def _sent(row: CollectiveRow) -> float | None:
+    factor = SENT.get(row.op)
+    if factor is None or not row.group_size or row.nbytes is None:
+        return None
+    return row.nbytes * factor(row.group_size)
+
+
+def _unit_mean(values: list[float | None] | list[int | None], count: int) -> int | None:
+    """None where nothing tells one of them."""
+    known = [value for value in values if value is not None]
+    return round(sum(known) / count) if len(known) == len(values) else None

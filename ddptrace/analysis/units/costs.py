@@ -14,11 +14,11 @@ from itertools import accumulate
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
-from ddptrace.analysis.tables.units import DimensionRow, UnitRow
-from ddptrace.analysis.units.places import FSDP
+from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
+from ddptrace.analysis.units.members import FSDP
 from ddptrace.load.tables import Unit, UnitKind
 from ddptrace.schema import Phase, UnitRole
 

@@ -1,7 +1,21 @@
-"""Rows of `units`: buckets, the collectives of other units, and those that belong to none."""
+"""Makes the rows of `units`, and tells when each unit's parameters were needed and freed.
+
+How long a rank computes between the launch of a tensor-parallel collective and the need of its result.
+
+needed at once     launch ├──── exposed ────┤ next layer      by nature: nothing can run meanwhile
+with slack         launch ├ compute ┤─ exposed ─┤             by order: what computes meanwhile is too short
+
+When a unit's parameters were needed and freed, when its gradients were ready, and how early they were gathered.
+
+uses       ├ a ┤           ├ b ┤          ├ c ┤
+gathers       ├── b ──┤                             in the use of a: 1 unit ahead of its own use
+              ├──────── c ──────────┤               2 units ahead
+                                          ├ c ┤     launched when it was needed: 0
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +29,10 @@ from ddptrace.analysis.intervals import Ints, Measure, pairs, subtract, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import communicating
 from ddptrace.analysis.tables.collectives import BucketRow
-from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.tables.parallelism import UnitRow
 from ddptrace.analysis.units.members import Member
-from ddptrace.analysis.units.slack import slack_by_position
-from ddptrace.analysis.units.uses import Uses
-from ddptrace.load.tables import UnitKind
-from ddptrace.schema import Phase, UnitRole
+from ddptrace.load.tables import UnitEvent, UnitKind
+from ddptrace.schema import Phase, UnitMark, UnitRole
 
 PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
 REDUCTIONS: Final = (UnitRole.REDUCE_SCATTER.word, UnitRole.ALL_REDUCE.word)
@@ -222,3 +234,93 @@ def _edges(view: RankView, steps: Sequence[int]) -> dict[int, str]:
             elif member.role in REDUCTIONS:
                 last[step] = at
     return dict.fromkeys(first.values(), FIRST) | dict.fromkeys(last.values(), LAST)
+
+
+def slack_by_position(view: RankView) -> dict[int, tuple[int, int]]:
+    """Return, by position of a communication of a tensor-parallel module, when its result was needed and its slack."""
+    found = dict(_needs(view))
+    spans = pairs((begin, max(begin, needed)) for begin, needed in found.values())
+    slack = Measure(view.compute).within(spans[:, 0], spans[:, 1]).tolist()
+    return {at: (needed, ns) for (at, (_, needed)), ns in zip(found.items(), slack, strict=True)}
+
+
+def _needs(view: RankView) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield when the communication could begin at the earliest, and when its result was needed."""
+    for at, (comm, member) in enumerate(zip(view.comms, view.members, strict=True)):
+        if member.kind is UnitKind.TENSOR and comm.call is not None:
+            span = _on_device(comm) if comm.call.on_device else _on_host(comm)
+            if span is not None:
+                yield at, span
+
+
+def _on_host(comm: Communication) -> tuple[int, int] | None:
+    call = comm.call
+    return None if call is None or not call.waits else (call.issued_at_ns, min(begin for begin, _ in call.waits))
+
+
+def _on_device(comm: Communication) -> tuple[int, int] | None:
+    """By events: on the compute stream."""
+    call = comm.call
+    if call is None or call.events is None or not call.stream_waits:
+        return None
+    return call.events.ready_at_ns, min(wait.begin_at_ns for wait in call.stream_waits)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a unit's parameters. `place`: among all uses of the rank, in time order."""
+
+    place: int
+    begin_at_ns: int
+    end_at_ns: int
+    phase: Phase | None
+
+
+class Uses:
+    """What happened to the units of one rank."""
+
+    def __init__(self, events: Sequence[UnitEvent]) -> None:
+        used = sorted((one for one in events if one.mark is UnitMark.USE), key=lambda one: one.begin_at_ns)
+        self._begins = [one.begin_at_ns for one in used]
+        self._phases = [one.phase for one in used]
+        self._uses: defaultdict[int, list[Use]] = defaultdict(list)
+        for place, one in enumerate(used):
+            self._uses[one.unit].append(Use(place, one.begin_at_ns, one.end_at_ns, one.phase))
+        self._ready = _begins(events, UnitMark.READY)
+        self._freed = _begins(events, UnitMark.FREED)
+
+    def after(self, unit: int, launch_at_ns: int) -> Use | None:
+        """Return the use that a gather launched at this instant was for: the first one that was not over."""
+        uses = self._uses.get(unit, [])
+        place = bisect_right(uses, launch_at_ns, key=lambda use: use.end_at_ns)
+        return uses[place] if place < len(uses) else None
+
+    def distance(self, use: Use, launch_at_ns: int) -> int:
+        """Return how many units ahead of its use a gather was launched."""
+        return max(0, use.place - (bisect_right(self._begins, launch_at_ns) - 1))
+
+    def before(self, use: Use, launch_at_ns: int) -> int | None:
+        """Return when the unit before came to use: the earliest instant at which a gather launched one unit earlier can
+        be under way. None without such a unit in the phase of the gather's own use."""
+        place = bisect_right(self._begins, launch_at_ns) - 2
+        return self._begins[place] if place >= 0 and self._phases[place] is use.phase else None
+
+    def ready(self, unit: int, launch_at_ns: int) -> int | None:
+        """Return when the gradients were ready that a unit sent at this instant."""
+        mine = self._ready.get(unit, [])
+        before = bisect_right(mine, launch_at_ns)
+        return mine[before - 1] if before else None
+
+    def freed(self, unit: int, at_ns: int) -> int | None:
+        """Return when the unit's whole parameters were let go after an instant; None if they were not."""
+        mine = self._freed.get(unit, [])
+        after = bisect_left(mine, at_ns)
+        return mine[after] if after < len(mine) else None
+
+
+def _begins(events: Sequence[UnitEvent], mark: UnitMark) -> dict[int, list[int]]:
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for one in events:
+        if one.mark is mark:
+            found[one.unit].append(one.begin_at_ns)
+    return {unit: sorted(instants) for unit, instants in found.items()}

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
+from ddptrace.analysis.steps.variation import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.observed import Sends
 from ddptrace.analysis.whatif.play import Floats, play
 from ddptrace.analysis.whatif.wire import Small, Wire

@@ -14,8 +14,8 @@ from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints, merged
 from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.steps.breakdown import step_rows
-from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
+from ddptrace.analysis.steps.variation import waited_in_phases
 from ddptrace.analysis.summary import steady_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.tables.steps import StepRow

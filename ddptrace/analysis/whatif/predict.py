@@ -1,4 +1,4 @@
-"""What a setting would make of the recorded step: an interval and what it rests on, or why nothing can be said.
+"""Predicts what a setting would make of the recorded step, late ranks included: an interval, or why not.
 
 The interval holds what every wire and slowdown makes of it that fits the recording as well, what the median of so few
 steps can be off by, and what the model misses already of the recorded setting.
@@ -14,14 +14,16 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import LATE
+from ddptrace.analysis.steps.variation import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
-from ddptrace.analysis.whatif.late import Late
 from ddptrace.analysis.whatif.model import Model, contention_of
 from ddptrace.analysis.whatif.play import Buckets, Floats, caps_nbytes, plan_buckets
 from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import printable
+from ddptrace.findings import SLOW_LINK
 from ddptrace.units import percent, size
 
 RECORDED: Final = Setting()
@@ -300,3 +302,33 @@ def _extrapolated(buckets: Buckets, model: Model) -> Iterator[str]:
 
 def _range(least: int, most: int) -> str:
     return " to ".join(dict.fromkeys((size(least), size(most))))
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What a late rank costs, as shares of the typical step. `low_ratio`, `high_ratio`: the 95 % interval; None where
+    the steps are too few for one."""
+
+    rank: int
+    cost_ratio: float
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+    steps: int = 0  # that this rests on
+
+
+def late_ranks(result: Result) -> tuple[Late, ...]:
+    """List the ranks that could be as fast as the others, the dearest first."""
+    return tuple(_late_ranks(result))
+
+
+def _late_ranks(result: Result) -> Iterator[Late]:
+    suspects = {f"rank {suspect.rank}": suspect for suspect in result.suspects}
+    for saving in result.savings:
+        if saving.cause != LATE or saving.finding == SLOW_LINK.code:
+            continue
+        one = suspects.get(saving.where)
+        if one is None:
+            yield Late(int(saving.where.removeprefix("rank ")), saving.cost_ratio)
+        else:
+            low, high = (end / saving.whole_ns for end in (one.low_ns, one.high_ns))
+            yield Late(one.rank, saving.cost_ratio, low, high, one.steps)

@@ -10,11 +10,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.bench import traced
-from ddptrace.bench.cells import COMM_HEADS, STEP_CAPTION, comm_cells, interval_head, ms_interval, step_lines
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions, caps, only_one
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.strategies import REDUCERS
-from ddptrace.bench.timing import ROUNDS_SURE, Spread, interleaved, spread
+from ddptrace.bench.timing import (
+    COMM_HEADS,
+    ROUNDS_SURE,
+    STEP_CAPTION,
+    Spread,
+    comm_cells,
+    interleaved,
+    interval_head,
+    ms_interval,
+    spread,
+    step_lines,
+)
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.render.sheet import Chart, Grid
 from ddptrace.units import counted, millis, size

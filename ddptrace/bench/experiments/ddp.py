@@ -33,8 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrace.analysis.result import Result
 from ddptrace.bench import strategies, traced
 from ddptrace.bench.experiment import Experiment, Measured, Repeats, Section, TimedOptions, caps, known
-from ddptrace.bench.experiments.ddp_cell import DDP, NULL, Cell
-from ddptrace.bench.experiments.ddp_sheet import charts, compared, explained, ratios_grid, steps_grid
+from ddptrace.bench.experiments.ddp_sheet import DDP, NULL, Cell, charts, compared, explained, ratios_grid, steps_grid
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.strategies import Strategy, bucketed, flat, naive, overlap, stock_ddp
 from ddptrace.bench.timing import interleaved

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddptrace.bench.cells import interval_head, ms_interval, spread_line
 from ddptrace.bench.experiment import Measured, Section, merged_setup
 from ddptrace.bench.experiments.groups_verdict import Point, Verdict, verdict
-from ddptrace.bench.timing import Spread, spread
+from ddptrace.bench.timing import Spread, interval_head, ms_interval, spread, spread_line
 from ddptrace.render.sheet import Chart, Grid, Line
 from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence

@@ -19,19 +19,22 @@ import torch.distributed as dist
 
 from ddptrace.analysis.result import Result
 from ddptrace.bench import traced
-from ddptrace.bench.cells import (
-    COMM_HEADS,
-    STEP_CAPTION,
-    comm_cells,
-    interval_head,
-    ms_interval,
-    ratio_interval,
-    step_lines,
-)
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions, each_job
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.strategies import Strategy, bucketed
-from ddptrace.bench.timing import Spread, interleaved, ratio, spread
+from ddptrace.bench.timing import (
+    COMM_HEADS,
+    STEP_CAPTION,
+    Spread,
+    comm_cells,
+    interleaved,
+    interval_head,
+    ms_interval,
+    ratio,
+    ratio_interval,
+    spread,
+    step_lines,
+)
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid

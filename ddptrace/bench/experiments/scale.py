@@ -13,11 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.bench import traced
-from ddptrace.bench.cells import COMM_HEADS, chart_ms, comm_cells, interval_head, ms_interval
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.strategies import bucketed, stock_ddp
-from ddptrace.bench.timing import Spread, interleaved, spread
+from ddptrace.bench.timing import (
+    COMM_HEADS,
+    Spread,
+    chart_ms,
+    comm_cells,
+    interleaved,
+    interval_head,
+    ms_interval,
+    spread,
+)
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.engine import cores
 from ddptrace.render.sheet import Chart, Grid, Line

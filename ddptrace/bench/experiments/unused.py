@@ -23,13 +23,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.analysis.result import Result
 from ddptrace.bench import strategies, traced
-from ddptrace.bench.cells import COMM_HEADS, comm_cells, doubt, interval_head, ratio_interval, spread_line
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions, each_job, merged_setup
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.timing import Spread, interleaved, ratio, spread
+from ddptrace.bench.timing import (
+    COMM_HEADS,
+    Spread,
+    comm_cells,
+    doubt,
+    interleaved,
+    interval_head,
+    ratio,
+    ratio_interval,
+    spread,
+    spread_line,
+)
 from ddptrace.bench.workloads import Trainee, Workload, nbytes, workload
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.unused import parameters_reached
+from ddptrace.reducer.gradients import parameters_reached
 from ddptrace.render.sheet import Chart, Grid
 from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 

@@ -21,12 +21,10 @@ import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
 from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
-from ddptrace.capture.collectives.completions import MANY, Completions
-from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.collectives.in_window import CollectivesInWindow
-from ddptrace.capture.collectives.splits import sent_to_each, write_splits
+from ddptrace.capture.collectives.completions import MANY, CollectivesInWindow, Completions
+from ddptrace.capture.collectives.groups import Groups, sent_to_each, write_splits
 from ddptrace.capture.collectives.tap import Operator
-from ddptrace.capture.device.events import SMALL_NBYTES, DeviceTimer
+from ddptrace.capture.device.timed_events import SMALL_NBYTES, DeviceTimer
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
 from ddptrace.ops import ALL_TO_ALL, family_of
@@ -334,7 +332,7 @@ class FunctionalWaits:
 
 class ExpectedMessages:
     """Sends and receives that are about to be issued, by the address of their tensors, with the `Part` of a unit
-    (`capture/units/records.py`) that they are for."""
+    (`capture/units/unit_records.py`) that they are for."""
 
     def __init__(self) -> None:
         self.expected: dict[int, Any] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddptrace.capture.collectives.calls import Collectives
-from ddptrace.capture.gradients.hooks import HookCall, HookRecords
+from ddptrace.capture.gradients.communication_hooks import HookCall, HookRecords
 from ddptrace.capture.gradients.reducer_records import ReadyTimes, ReducerRecords, described
 from ddptrace.capture.steps.finder import StepFinder
 from ddptrace.capture.surface import Surface, ThreadState

@@ -1,6 +1,16 @@
-"""What a Python frame means for a collective issued below it: it is the program's, a library's, or a part of torch or
-ddptrace that issues it for the program. Found by file and qualified name: if torch moves a function, its frames are
-skipped and the collective counts as the program's own."""
+"""What a Python frame means for a collective issued below it: it is the program's, an installed library's, or a part
+of torch.
+
+Installed libraries on the stack of a collective. A library stands between the program and torch, so its line is
+recorded beside the program's. The functions listed below say more: an origin, modules, or that they only pass on.
+
+    all_reduce                   deepspeed/comm/torch.py            only passes on
+    get_grad_norm_direct         deepspeed/runtime/zero/stage3.py   the library's line; origin: AGREEMENT
+    DeepSpeedEngine.step         deepspeed/runtime/engine.py        adds nothing
+    main                         train.py                           the program's line
+
+A function is named by the beginning of "file:qualified name", with the file as Python imports it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +24,6 @@ from typing import Final
 
 import torch
 
-from ddptrace.capture.origins import libraries
-from ddptrace.capture.origins.libraries import INSTALLED
 from ddptrace.schema import Origin
 
 SKIPPED, SITE, ISSUER, MODULE, ENGINE, LIBRARY, PASSING = range(7)
@@ -59,13 +67,13 @@ FUNCTIONS: Final = {
     (DDP[0], "_DDPJoinHook.main_hook"): Origin.REBUILD,
     (WRAPPER[0], WRAPPER[1] + "__init__"): Origin.CONSTRUCTION,
     (WRAPPER[0], WRAPPER[1] + "_before_forward"): Origin.BUFFERS,
-    ("ddptrace/reducer/same_model.py", "order_of_first"): Origin.REBUILD,
+    ("ddptrace/reducer/same_training.py", "order_of_first"): Origin.REBUILD,
     ("ddptrace/reducer/sender.py", "Sender.send"): Origin.GRADIENTS,
 }
 FILES: Final = (
-    ("ddptrace/reducer/same_step.py", Origin.AGREEMENT),
+    ("ddptrace/reducer/same_training.py", Origin.AGREEMENT),
     ("ddptrace/reducer/layer_drop.py", Origin.AGREEMENT),
-    ("ddptrace/reducer/unused.py", Origin.UNUSED_PARAMETERS),
+    ("ddptrace/reducer/gradients.py", Origin.UNUSED_PARAMETERS),
     ("torch/distributed/algorithms/join.py", Origin.AGREEMENT),
     ("torch/distributed/algorithms/ddp_comm_hooks/", Origin.HOOK),
     ("torch/distributed/algorithms/model_averaging/", Origin.OPTIMIZER),
@@ -116,14 +124,14 @@ def describe(code: CodeType) -> Frame:
 
 def _of_library(code: CodeType) -> Frame | None:
     """Describe a library's code; None if it is the program's own."""
-    file = libraries.file_of(_resolved(code.co_filename))
+    file = library_file(_resolved(code.co_filename))
     if file is None:
         return None
     name = f"{file}:{code.co_qualname}"
-    origin = next((origin for start, origin in libraries.ORIGINS if name.startswith(start)), Origin.PROGRAM)
-    held = (variable for start, *variable in libraries.PARAMETERS if name.startswith(start))
+    origin = next((origin for start, origin in LIBRARY_ORIGINS if name.startswith(start)), Origin.PROGRAM)
+    held = (variable for start, *variable in LIBRARY_PARAMETERS if name.startswith(start))
     local, holds = next(held, ("", ""))
-    return Frame(code, PASSING if name.startswith(libraries.PASSING) else LIBRARY, origin, local, holds)
+    return Frame(code, PASSING if name.startswith(PASSING_ON) else LIBRARY, origin, local, holds)
 
 
 def program_line(frame: FrameType | None) -> str:
@@ -162,7 +170,7 @@ def _imported_as(name: str) -> str:
     """The part of a path below the innermost folder on `sys.path` that it is in, or below the folder that packages are
     installed in: short, and the same on all ranks."""
     path = _resolved(name)
-    if (installed := libraries.file_of(path)) is not None:
+    if (installed := library_file(path)) is not None:
         return installed
     entries: list[object] = [*sys.path]
     folders = [_resolved(entry) for entry in entries if isinstance(entry, str) and entry]  # Python ignores others too
@@ -178,3 +186,88 @@ def _resolved(name: str) -> Path:
         return path.resolve() if path.is_absolute() else path
     except (OSError, RuntimeError, ValueError):
         return path
+
+
+INSTALLED: Final = ("site-packages", "dist-packages")
+SCRIPTS: Final = Path(sys.executable).parent.resolve() if sys.executable else None
+"""Where pip puts the few lines that start an installed program: beside Python."""
+
+_ZERO: Final = "deepspeed/runtime/zero/"
+_STAGES: Final = ("stage_1_and_2.py:DeepSpeedZeroOptimizer.", "stage3.py:DeepSpeedZeroOptimizer_Stage3.")
+_ENGINE: Final = "deepspeed/runtime/engine.py:DeepSpeedEngine."
+_PIPELINE: Final = "deepspeed/runtime/pipe/engine.py:PipelineEngine."
+_GATHERS: Final = f"{_ZERO}partitioned_param_coordinator.py:PartitionedParameterCoordinator.__all_gather_params"
+
+PASSING_ON: Final = (
+    "accelerate/accelerator.py:Accelerator.gather",
+    "accelerate/accelerator.py:Accelerator.reduce",
+    "accelerate/utils/operations.py:",
+    "deepspeed/comm/",
+    "deepspeed/moe/sharded_moe.py:_AllToAll.",
+    "deepspeed/runtime/comm/",
+    f"{_ENGINE}allreduce_and_copy",
+    f"{_ENGINE}allreduce_bucket",
+    f"{_ENGINE}allreduce_no_retain",
+    "deepspeed/runtime/pipe/p2p.py:",
+    "deepspeed/runtime/utils.py:all_gather",
+    "deepspeed/utils/nvtx.py:",
+    f"{_ZERO}partition_parameters.py:Init._all",
+    f"{_ZERO}partition_parameters.py:Init._convert_to_deepspeed_param.",
+    f"{_ZERO}partition_parameters.py:_dist_allgather_fn",
+    _GATHERS,
+    "lightning/fabric/strategies/",
+    "lightning/fabric/utilities/distributed.py:",
+    "lightning/pytorch/strategies/",
+    "lightning_fabric/strategies/",
+    "lightning_fabric/utilities/distributed.py:",
+    "pytorch_lightning/strategies/",
+    "torchmetrics/utilities/distributed.py:",
+    "transformers/trainer_pt_utils.py:",
+)
+"""Functions that send for their caller: the frame around them says more."""
+
+LIBRARY_ORIGINS: Final = (
+    (f"{_ENGINE}__init__", Origin.CONSTRUCTION),
+    (f"{_PIPELINE}__init__", Origin.CONSTRUCTION),
+    (f"{_ZERO}partition_parameters.py:Init._zero_init_param", Origin.CONSTRUCTION),
+    (f"{_ENGINE}_checkpoint_tag_validation", Origin.CHECKPOINT),
+    (f"{_ENGINE}_zero3_consolidated_16bit_state_dict", Origin.CHECKPOINT),
+    (f"{_ENGINE}load_checkpoint", Origin.CHECKPOINT),
+    (f"{_ENGINE}save_", Origin.CHECKPOINT),
+    (f"{_ENGINE}buffered_allreduce_fallback", Origin.ZERO),
+    (f"{_ENGINE}clip_fp32_gradients", Origin.AGREEMENT),
+    ("deepspeed/runtime/utils.py:CheckOverflow.", Origin.AGREEMENT),
+    (f"{_ZERO}{_STAGES[0]}_average_expert_grad_norms", Origin.AGREEMENT),
+    *(
+        (f"{_ZERO}{stage}{function}", Origin.AGREEMENT)
+        for stage in _STAGES
+        for function in (
+            "_model_parallel_all_reduce",
+            "complete_grad_norm_calculation_for_cpu_offload",
+            "get_grad_norm_direct",
+            "has_overflow",
+        )
+    ),
+    (f"{_ZERO}utils.py:", Origin.AGREEMENT),
+    (_ZERO, Origin.ZERO),
+    ("deepspeed/moe/sharded_moe.py:top", Origin.AGREEMENT),  # how many tokens an expert takes
+    ("deepspeed/moe/", Origin.MOE),
+    (f"{_PIPELINE}_aggregate_total_loss", Origin.AGREEMENT),
+    ("deepspeed/runtime/pipe/module.py:PipelineModule.allreduce_tied_weight_gradients", Origin.ZERO),
+    ("deepspeed/runtime/pipe/p2p.py:", Origin.PIPELINE),
+)
+"""Why it is issued: the first entry that fits."""
+
+LIBRARY_PARAMETERS: Final = (
+    (_GATHERS, "partitioned_params", ""),
+    (f"{_ZERO}partition_parameters.py:GatheredParameters.", "self", "params"),
+)
+"""The local variable of a function, and the attribute of it, that holds the parameters that it gathers."""
+
+
+def library_file(path: Path) -> str | None:
+    """Return a file of an installed library or program as Python imports it; None for any other file."""
+    places = [at for at, part in enumerate(path.parts) if part in INSTALLED]
+    if places:
+        return "/".join(path.parts[places[-1] + 1 :])
+    return path.name if path.parent == SCRIPTS else None

@@ -11,13 +11,12 @@ from typing import Any, Final
 import torch.autograd.profiler as autograd_profiler
 from torch.profiler import schedule
 
-from ddptrace.capture.profiler.same_steps import Agreed, Place, SameSteps, Wish
-from ddptrace.capture.profiler.slow_steps import SlowSteps
+from ddptrace.capture.profiler.next_window import Agreed, Place, SameSteps, SlowSteps, Wish
 from ddptrace.findings import STEPS_SLOWER, WINDOW_ASKED, WINDOW_MISSED
 from ddptrace.record import Recorder
 from ddptrace.record.directory import read_json, write_json
 from ddptrace.schema import PROFILE_ANSWER, PROFILE_REQUEST
-from ddptrace.slowness import MOST_STEPS, when_slow
+from ddptrace.trace_options import MOST_STEPS, when_slow
 from ddptrace.units import duration, named
 
 _now = time.perf_counter_ns

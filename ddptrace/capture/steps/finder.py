@@ -27,12 +27,12 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C import _current_graph_task_id
 
-from ddptrace.capture.device.events import DeviceTimer
+from ddptrace.capture.device.timed_events import DeviceTimer
 from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTSIDE, FirstTraining, Here, Updated
 from ddptrace.capture.surface import Surface
-from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.schema import DeviceMark, Kind, Phase, StepEnd
+from ddptrace.trace_options import Keep
 
 _now = time.perf_counter_ns
 

@@ -21,7 +21,7 @@ from ddptrace.capture.by_identity import IdentityMap
 from ddptrace.capture.collectives.groups import Groups, name_of
 from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Patches, Surface, ThreadState
-from ddptrace.capture.units.records import BACKWARD, FORWARD, DescribedGroup, Part, UnitRecords
+from ddptrace.capture.units.unit_records import BACKWARD, FORWARD, DescribedGroup, Part, UnitRecords
 from ddptrace.schema import UnitMark, UnitRole
 
 _now = time.perf_counter_ns

@@ -25,7 +25,7 @@ from ddptrace.capture.collectives.calls import Collectives
 from ddptrace.capture.collectives.groups import Groups, name_of
 from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Patches, Surface
-from ddptrace.capture.units.records import BACKWARD, FORWARD, DescribedGroup, UnitRecords
+from ddptrace.capture.units.unit_records import BACKWARD, FORWARD, DescribedGroup, UnitRecords
 from ddptrace.schema import UnitMark, UnitRole
 
 _now = time.perf_counter_ns

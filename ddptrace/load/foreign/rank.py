@@ -11,8 +11,7 @@ from pathlib import Path
 
 from ddptrace.errors import RunDirectoryError, printable
 from ddptrace.findings import RANK_CLAIMED_TWICE, SEVERAL_PROCESSES, STEPS_RENUMBERED, TRACE_UNREADABLE, Finding
-from ddptrace.load.foreign.ddp import reducers_of
-from ddptrace.load.foreign.units import UnitName, units_of
+from ddptrace.load.foreign.units import UnitName, reducers_of, units_of
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile

@@ -1,4 +1,4 @@
-"""One file that torch.profiler wrote, understood: its window, steps, phases and collectives, numbered from 0.
+"""Understands one file that torch.profiler wrote: its window, steps, phases, collectives, and serving.
 
 The steps and phases of a loop that only torch.profiler watched:
 
@@ -11,27 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
-from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.origins import with_origins
-from ddptrace.load.foreign.serving import served_by
-from ddptrace.load.foreign.stages import with_stages
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
-from ddptrace.load.foreign.units import UnitName, with_units
-from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
+from ddptrace.load.foreign.units import UnitName, backward_at, until_copied, with_reducer, with_stages, with_units
+from ddptrace.load.kineto.events import Category, FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, UnitEvent, Window, Work
-from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
-from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
-from ddptrace.load.windows.device import PROFILER_STEP, comm_streams
-from ddptrace.load.windows.host_calls import host_calls
-from ddptrace.load.windows.idle import device_idle
+from ddptrace.load.windows.cpu_compute import buffer_broadcasts, computing, operator_work, thread_ranges, union
+from ddptrace.load.windows.device import PROFILER_STEP, comm_streams, of_category
+from ddptrace.load.windows.idle import device_idle, host_calls
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence, Phase, StepEnd
 
@@ -269,3 +266,24 @@ def until_awaited(marks: Sequence[PhaseMark], trace: Trace, ends: dict[int, int]
         bound = int(nexts[k]) if k < len(nexts) else over
         found.append(dataclasses.replace(mark, end_at_ns=max(mark.end_at_ns, min(over, bound))))
     return found
+
+
+ENGINES: Final = (
+    ("vLLM", r"^vllm::|(?:^|/)vllm/"),
+    ("SGLang", r"^sgl_kernel::|(?:^|/)sglang/srt/|^step\[(?:DECODE|EXTEND|PREFILL|MIXED)\b"),
+    ("TensorRT-LLM", r"^trtllm::|(?:^|/)tensorrt_llm/"),
+    ("Transformers", r"(?:^|/)transformers/(?:pipelines|generation)/"),
+    ("an inference engine", r"^execute_(?:\d+_)?context_\d*\(.*_generation_\d*\("),
+)
+"""Names of operators, annotations and Python functions; the first engine that has any is it."""
+OF_ENGINES: Final = re.compile("|".join(pattern for _, pattern in ENGINES))
+
+
+def served_by(trace: Trace) -> str:
+    """The engine that serves a model here; empty where a backward or an update was recorded, or no engine is seen."""
+    if trace.is_node.any() or trace.named((OPTIMIZER_STEP,)).any():
+        return ""
+    ranges = of_category(trace.events, Category.OP, Category.ANNOTATION, Category.FRAME)
+    names = (trace.events.names[i] for i in np.unique(trace.events.name[ranges]).tolist())
+    seen = [name for name in names if OF_ENGINES.search(name)]
+    return next((engine for engine, pattern in ENGINES if any(re.search(pattern, name) for name in seen)), "")

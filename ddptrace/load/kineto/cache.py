@@ -24,7 +24,7 @@ from ddptrace.load.kineto.events import FAR_NS, Category, CollectiveArgs, FileFa
 from ddptrace.load.kineto.flops import LARGEST as LARGEST_FLOPS
 from ddptrace.load.kineto.flops import OperatorFlops
 from ddptrace.load.kineto.source import IsalError
-from ddptrace.record.regular_file import open_regular, read_regular
+from ddptrace.record.directory import open_regular, read_regular
 
 FORMAT: Final = 5  # goes up whenever the reader comes to read anything otherwise
 MAGIC: Final = b"ddptrace columns\n"

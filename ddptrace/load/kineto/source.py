@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 
 from isal import igzip_lib
 
-from ddptrace.record.regular_file import open_regular
+from ddptrace.record.directory import open_regular
 
 PIECE_NBYTES: Final = 2 << 20
 PACKED_NBYTES: Final = 128 << 10  # read at a time; traces pack 10 to 40 times

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, A, B, C, D, Row
+from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, A, B, C, D, Row
 from ddptrace.load.tables import CallEvents, DeviceEvents, Intervals, StreamWait
 from ddptrace.schema import DeviceMark
 

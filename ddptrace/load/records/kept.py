@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.records.events import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
+from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
 from ddptrace.schema import Kind, StepEnd
 
 Span = tuple[int, int]

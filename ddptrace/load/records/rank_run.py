@@ -21,13 +21,27 @@ from ddptrace.findings import (
     Finding,
 )
 from ddptrace.load.records import described
-from ddptrace.load.records.calls import CallOrigins, with_proven_ends
+from ddptrace.load.records.calls import CallOrigins, rank_rpc, splits_by_call, with_proven_ends
+from ddptrace.load.records.described import clock_name, host_load
 from ddptrace.load.records.device_times import call_events, device_events, device_name, stream_waits
-from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, Clock, D, E, F, G, RankEvents, Row
-from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
-from ddptrace.load.records.rpc import rank_rpc
-from ddptrace.load.records.splits import splits_by_call
+from ddptrace.load.records.rank_events import (
+    BEGIN,
+    END,
+    FLAGS,
+    NAME,
+    THREAD,
+    A,
+    B,
+    C,
+    Clock,
+    D,
+    E,
+    F,
+    G,
+    RankEvents,
+    Row,
+)
 from ddptrace.load.records.units import UnitCalls, described_units, unit_events
 from ddptrace.load.tables import Call, DeviceEvents, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
 from ddptrace.ops import family_of

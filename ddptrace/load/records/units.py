@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ddptrace.load.records.described import Content, each
-from ddptrace.load.records.events import BEGIN, END, FLAGS, A, B, C, E, F, Row
+from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, A, B, C, E, F, Row
 from ddptrace.load.tables import Stage, Unit, UnitEvent, UnitGroup, UnitKind, UnitParameter
 from ddptrace.schema import Phase, UnitMark, UnitRole
 

@@ -1,4 +1,4 @@
-"""What the host did while the device had nothing to do: each idle gap, cut into pieces, each with one cause.
+"""Tells what the host did while the device was idle, and what held the threads that launch its work.
 
 stream   ┤ gemm ├                                        ├ gemm
 gap             |----------------------------------------|
@@ -20,6 +20,20 @@ thread          ├ aten::item ┤   ├ aten::mm ┤
 waited          |-----------|
 gap                         |--------------|
 cause                        sync─────►|op                        as long as it waited, and no longer
+
+What the launching threads did around a device's longest idle gaps, for a picture: bounded, whatever the file holds.
+
+stream   ┤ gemm ├                                   ├ gemm
+gap             |-----------------------------------|
+near     |------|-----------------------------------|------|     the gap and `NEAR_NS` before and after it
+thread     ├ aten::to ───────────────┤   ├ aten::mm ──┤          taken whole
+              ├ cudaMemcpyAsync ──┤          ├ launch ┤
+
+What held the threads that launch a device's work, beside their own work: calls of the runtime in which the host may
+wait for its device, and the fetching of batches.
+
+thread   ├ enumerate(DataLoader) ┤ ├ cudaLaunchKernel ┤ ├ cudaStreamSynchronize ──────┤ ├ cudaMalloc ┤
+cause    DATA                                           SYNCHRONIZE                     ALLOCATE
 """
 
 from __future__ import annotations
@@ -31,8 +45,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
-from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Intervals
-from ddptrace.load.windows.around_gaps import around_gaps
+from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, HostCalls, HostRanges, IdleCause, Intervals
 from ddptrace.load.windows.cpu_compute import union
 from ddptrace.load.windows.device import PROFILER_STEP, KinetoWork, Mask, named, of_category, operators
 from ddptrace.load.windows.nesting import NOTHING, Nest
@@ -259,3 +272,86 @@ def _outermost(parent: Ints, chosen: Mask) -> Ints:
         found[hit] = around[hit]
         around[known] = parent[around[known]]
     return found
+
+
+MOST_GAPS: Final = 50
+NEAR_NS: Final = 200_000
+MOST_RANGES: Final = 20_000
+"""Of one window; the longest stay."""
+
+
+def around_gaps(events: KinetoEvents, gaps: Intervals, lanes: Ints) -> HostRanges:
+    """Take operators, annotations and calls of the runtime.
+
+    Args:
+        events: One file.
+        gaps: Idle gaps of the device.
+        lanes: By gap, lane of the thread that launched the work after it, or NOTHING.
+
+    Returns:
+        The ranges in order of begin, outer before inner.
+    """
+    length = gaps[:, 1] - gaps[:, 0]
+    longest = np.argsort(-length, kind="stable")[:MOST_GAPS]
+    longest = longest[lanes[longest] != NOTHING]
+    shown = of_category(events, Category.OP, Category.ANNOTATION, Category.RUNTIME) & ~named(events, (RANGE_PREFIX,))
+    found = [np.empty(0, np.int64)]
+    for lane in np.unique(lanes[longest]).tolist():
+        near = union(gaps[longest[lanes[longest] == lane]] + np.array([-NEAR_NS, NEAR_NS]))
+        mine = np.flatnonzero(shown & (events.lane == lane))
+        found.append(mine[_touches(near, events.begin_ns[mine], events.end_ns[mine])])
+    taken = np.concatenate(found)
+    lasted = events.end_ns[taken] - events.begin_ns[taken]
+    taken = taken[np.argsort(-lasted, kind="stable")[:MOST_RANGES]]
+    return _table(events, taken[np.lexsort((-events.end_ns[taken], events.begin_ns[taken]))])
+
+
+def _touches(spans: Intervals, begins: Ints, ends: Ints) -> Mask:
+    """Whether each range has an instant in the union."""
+    next_end = np.searchsorted(spans[:, 1], begins, side="right")
+    touches: Mask = (next_end < len(spans)) & (ends > np.append(spans[:, 0], 0)[next_end])
+    return touches
+
+
+def _table(events: KinetoEvents, taken: Ints) -> HostRanges:
+    used, name = np.unique(events.name[taken], return_inverse=True)
+    lanes, thread = np.unique(events.lane[taken], return_inverse=True)
+    threads = tuple(events.lanes[lane].name.strip() or events.lanes[lane].tid for lane in lanes.tolist())
+    return HostRanges(
+        name.reshape(-1),
+        thread.reshape(-1),
+        events.begin_ns[taken],
+        events.end_ns[taken],
+        events.category[taken] == Category.RUNTIME,
+        tuple(events.names[index] for index in used.tolist()),
+        threads,
+    )
+
+
+FETCH: Final = next(pattern for pattern, cause in AROUND if cause is IdleCause.DATA)
+HOLDING: Final = (IdleCause.SYNCHRONIZE, IdleCause.COPY, IdleCause.ALLOCATE)
+NEVER_WAITS: Final = re.compile(r"Query")
+GRAPH: Final = re.compile(r"GraphLaunch")
+
+
+def host_calls(events: KinetoEvents, works: KinetoWork) -> HostCalls | None:
+    """List such calls of one file, in order of begin; None where no device worked. Launches are left out: they stand
+    beside the work that they launched."""
+    if not len(works.position):
+        return None
+    launches = np.unique(works.launch[works.launch != NOTHING])
+    mine = np.isin(events.lane, np.unique(events.lane[launches]))
+    mine[launches] = False
+    cause = np.full(len(events.name), IdleCause.NOTHING, np.uint8)
+    on_host = of_category(events, Category.OP, Category.ANNOTATION, Category.FRAME)
+    cause[on_host & _named(events, FETCH)] = IdleCause.DATA
+    for pattern, kind in reversed([rule for rule in RUNTIME if rule[1] in HOLDING]):
+        cause[of_category(events, Category.RUNTIME) & _named(events, pattern)] = kind
+    chosen = np.flatnonzero(mine & (cause != IdleCause.NOTHING) & ~_named(events, NEVER_WAITS))
+    graphs = int((of_category(events, Category.RUNTIME) & _named(events, GRAPH)).sum())
+    return HostCalls(cause[chosen], events.begin_ns[chosen], events.end_ns[chosen], graphs)
+
+
+def _named(events: KinetoEvents, pattern: re.Pattern[str]) -> Mask:
+    matches: Mask = np.array([pattern.search(name) is not None for name in events.names], np.bool_)[events.name]
+    return matches

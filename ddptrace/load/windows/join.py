@@ -21,7 +21,7 @@ from ddptrace.findings import EXEC_UNCLAIMED, EXEC_UNLINKED, WINDOW_EMPTY, WINDO
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
-from ddptrace.load.records.events import Clock
+from ddptrace.load.records.rank_events import Clock
 from ddptrace.load.records.rank_run import Recorded, WindowMark
 from ddptrace.load.tables import (
     Call,
@@ -35,14 +35,11 @@ from ddptrace.load.tables import (
     Window,
     Work,
 )
-from ddptrace.load.windows.backend_ranges import BackendLink
-from ddptrace.load.windows.buffers import buffer_broadcasts
+from ddptrace.load.windows.backend_ranges import BackendLink, WindowEvents
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
-from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
+from ddptrace.load.windows.cpu_compute import buffer_broadcasts, computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import KinetoWork
-from ddptrace.load.windows.events import WindowEvents
-from ddptrace.load.windows.host_calls import host_calls
-from ddptrace.load.windows.idle import device_idle
+from ddptrace.load.windows.idle import device_idle, host_calls
 from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
 

@@ -1,15 +1,19 @@
-"""What changed between two sides of runs, as a sheet: tables, charts, and the same sentences."""
+"""What changed between two sides of runs, as a sheet of tables and charts, and as a JUnit file of its limits for CI."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree as ET
 
 from ddptrace.analysis.diff.tables import Change, Diff
+from ddptrace.errors import printable
 from ddptrace.findings import gravest_first
 from ddptrace.render.diff.words import (
     basis,
     bucket_name,
+    exceeded_words,
     further,
     headline,
     reach,
@@ -17,6 +21,7 @@ from ddptrace.render.diff.words import (
     whole_name,
 )
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
+from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import some_of
 from ddptrace.units import NOT_MEASURED, counted, millis, percent, signed_millis, signed_percent
 
@@ -149,3 +154,22 @@ def _each_run(diff: Diff) -> Chart:
         if (mine := [row for row in diff.runs if row.side == side])
     ]
     return Chart("Each run", "run, in the order in which they began", "step, ms", tuple(lines))
+
+
+def write_junit(diff: Diff, exceeded: Mapping[str, Sequence[Change]], path: Path) -> None:
+    """Write `path` whole or not at all. `exceeded`: by limit, what exceeds it; nothing where nothing does."""
+    with whole_file(path) as file:
+        file.write(ET.tostring(junit(diff, exceeded), encoding="utf-8", xml_declaration=True))
+
+
+def junit(diff: Diff, exceeded: Mapping[str, Sequence[Change]]) -> ET.Element:
+    failures = sum(map(bool, exceeded.values()))
+    counts = {"name": "ddptrace diff", "tests": str(len(exceeded)), "failures": str(failures), "errors": "0"}
+    suite = ET.Element("testsuite", counts)
+    for limit, rows in exceeded.items():
+        case = ET.SubElement(suite, "testcase", {"classname": "ddptrace diff", "name": printable(limit)})
+        if rows:
+            failure = ET.SubElement(case, "failure", {"message": exceeded_words(limit, rows)})
+            failure.text = printable(f"{headline(diff)} {basis(diff)}")
+    ET.SubElement(suite, "system-out").text = printable(f"{sides(diff)}: {headline(diff)}")
+    return suite

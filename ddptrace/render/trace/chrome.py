@@ -23,11 +23,10 @@ from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import Intervals
-from ddptrace.render.ranks.trace import path_tracks
-from ddptrace.render.steps.timeline import typical_ordinal
-from ddptrace.render.trace.islands import Island, islands
-from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, numbered, quoted
-from ddptrace.render.trace.tracks import AnyTrack, RankRows, add_matches, by_rank, rank_tracks
+from ddptrace.render.ranks.rank_tracks import path_tracks
+from ddptrace.render.step_timeline import typical_ordinal
+from ddptrace.render.trace.slices import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, numbered, quoted
+from ddptrace.render.trace.tracks import AnyTrack, Island, RankRows, add_matches, by_rank, islands, rank_tracks
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import host_words
 

@@ -1,4 +1,4 @@
-"""Which tracks one rank has in the trace, in what order, and what stands on them.
+"""Which tracks a rank has in the trace, in what order, what stands on them, and which ranks share a stretch of time.
 
 steps           | step 12 · 121 ms                                    |
 phases          | forward      | backward               | optimizer   |
@@ -20,20 +20,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+import numpy as np
+
 from ddptrace.analysis.intervals import union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
-from ddptrace.analysis.tables.pipeline import PipelineRow
+from ddptrace.analysis.tables.parallelism import PipelineRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
-from ddptrace.render.device.gaps import gap_tracks
-from ddptrace.render.device.trace import device_tracks
-from ddptrace.render.pipeline.trace import stage_tracks
-from ddptrace.render.ranks.trace import Last, MatchOnRank, executed, last_slice, other_units
-from ddptrace.render.rpc.trace import Numbered, rpc_tracks
-from ddptrace.render.trace.lanes import DeviceTrack, Slice, SpanTrack, Track, Unit, lay_out
-from ddptrace.render.trace.slices import bucket_slice, exec_slice, life_unit, phase_slice, step_slice, wait_slice
+from ddptrace.render.device.device_tracks import device_tracks, gap_tracks
+from ddptrace.render.pipeline import stage_tracks
+from ddptrace.render.ranks.rank_tracks import Last, MatchOnRank, begin_of, executed, last_slice, other_units
+from ddptrace.render.rpc import Numbered, rpc_tracks
+from ddptrace.render.trace.slices import (
+    DeviceTrack,
+    Slice,
+    SpanTrack,
+    Track,
+    Unit,
+    bucket_slice,
+    exec_slice,
+    lay_out,
+    life_unit,
+    phase_slice,
+    step_slice,
+    wait_slice,
+)
+from ddptrace.units import long_time
 
 AnyTrack = Track | SpanTrack | DeviceTrack
 
@@ -179,3 +193,70 @@ def match_on_rank(row: ArrivalRow, match: MatchRow, span: Span | None, flows: It
     waited = row.wait_ns is not None and match.last_rank not in (None, row.rank)
     arrow = next(flows) if waited and row.transfer_ns and turn < end else 0
     return MatchOnRank(row, match, begin, turn, end, arrow)
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """Ranks whose records hang together in time, and where they begin and end."""
+
+    ranks: tuple[int, ...]
+    begin_at_ns: int
+    end_at_ns: int
+
+
+def islands(ranks: Sequence[RankRows]) -> list[Island]:
+    """In time order; a rank of which no instant is known is on none."""
+    spans = sorted((min(instants), max(instants), rows.rank) for rows in ranks if (instants := list(seen(rows))))
+    found: list[Island] = []
+    for begin, end, rank in spans:
+        if found and begin <= found[-1].end_at_ns:
+            last = found.pop()
+            found.append(Island((*last.ranks, rank), last.begin_at_ns, max(last.end_at_ns, end)))
+        else:
+            found.append(Island((rank,), begin, end))
+    return found
+
+
+def apart_words(found: Sequence[Island]) -> str:
+    """A sentence where not all ranks share a stretch of time, else nothing."""
+    if len(found) < 2:
+        return ""
+    return (
+        f"The ranks lie in {len(found)} stretches of time that do not overlap, over"
+        f" {long_time(found[-1].end_at_ns - found[0].begin_at_ns)}: each stretch is drawn from its own begin, and"
+        " instants of one say nothing of another."
+    )
+
+
+def seen(rows: RankRows) -> Iterator[int]:
+    """Instants that are drawn, the first and the last among them."""
+    buckets = ((row.launch_at_ns, row.first_ready_at_ns, row.ready_at_ns, *run(row)) for row in rows.buckets)
+    collectives = ((row.launch_at_ns, *run(row)) for row in rows.collectives)
+    yield from (at for at in itertools.chain(*buckets, *collectives) if at is not None)
+    stretches: list[StepRow | PhaseRow] = [*rows.steps, *rows.phases]
+    yield from (at for row in stretches for at in (row.begin_at_ns, row.end_at_ns))
+    yield from (begin for _, begin, _ in waits(rows))
+    yield from map(begin_of, rows.last)
+    calls = ((rpc.launch_at_ns, rpc.issued_at_ns, rpc.done_at_ns) for _, rpc in rows.rpcs)
+    runs = ((rpc.run_start_at_ns, rpc.run_end_at_ns) for _, rpc in rows.runs)
+    yield from (at for at in itertools.chain(*calls, *runs) if at is not None)
+    if rows.activity is not None:
+        yield from of_activity(rows.activity)
+
+
+def run(row: BucketRow | CollectiveRow) -> tuple[int | None, int | None, int | None]:
+    return row.exec_start_at_ns, row.exec_end_at_ns, row.done_at_ns
+
+
+def of_activity(activity: Activity) -> Iterator[int]:
+    """The ends of each list of intervals, which are in order of their begins."""
+    yield from (at for _, _, *span, _ in activity.backend for at in span)
+    columns = [activity.compute[:1, 0], activity.compute[-1:, 1]]
+    for work in activity.device:
+        columns += [work.begin_at_ns[:1], work.end_at_ns.max(keepdims=True)]
+        columns.append(np.sort(work.launch_begin_at_ns[work.launched])[:1])
+    for window in activity.idle:
+        columns += [window.gaps[:1, 0], window.gaps[-1:, 1]]
+        if window.around is not None and len(window.around.begin_at_ns):
+            columns += [window.around.begin_at_ns[:1], window.around.end_at_ns.max(keepdims=True)]
+    yield from np.concatenate(columns).tolist()

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.rpc.digest import RpcDigest
-from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
+from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, UnitTraffic
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
-from ddptrace.analysis.traffic.units import UnitTraffic
 from ddptrace.errors import printable
 from ddptrace.ops import Root, family_of
-from ddptrace.render.rpc.words import pair_name
+from ddptrace.render.rpc_words import pair_name
 from ddptrace.render.words import both_ends, indented, op_name, shortened
 from ddptrace.units import NOT_MEASURED, calls_words, counted, named, percent, size, size_range
 

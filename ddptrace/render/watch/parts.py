@@ -17,9 +17,19 @@ from ddptrace.analysis.units.digest import units
 from ddptrace.errors import printable
 from ddptrace.findings import WATCH_INCOMPLETE, Finding, gravest_first
 from ddptrace.render.terminal import overlap_words, placed
-from ddptrace.render.units.words import role_words
-from ddptrace.render.watch.view import STATES, LastSteps, Line, Piece, RankView, View, width_of
-from ddptrace.render.watch.words import seconds_words, sparkline, trend_words
+from ddptrace.render.units import role_words
+from ddptrace.render.watch.view import (
+    STATES,
+    LastSteps,
+    Line,
+    Piece,
+    RankView,
+    View,
+    seconds_words,
+    sparkline,
+    trend_words,
+    width_of,
+)
 from ddptrace.render.words import PARTS, both_ends, bucket_numbers, by_order, cut, hidden_words
 from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.errors import DdptraceError
-from ddptrace.telemetry.environment import wanted
-from ddptrace.telemetry.extra import check_extra, warn
+from ddptrace.telemetry.environment import check_extra, wanted, warn
 
 LOG: Final = "export.log"
 APPENDING: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -14,7 +14,7 @@ from typing import Final
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.telemetry.companion.companion import Training
-from ddptrace.telemetry.extra import extra
+from ddptrace.telemetry.environment import extra
 
 NICE: Final = 10
 

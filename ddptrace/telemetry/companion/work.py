@@ -16,7 +16,7 @@ from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.companion.companion import GRACE_S, Training
 from ddptrace.telemetry.delivery import reports
 from ddptrace.telemetry.delivery.delivery import Patience, Say
-from ddptrace.telemetry.delivery.followed import Following, scraped
+from ddptrace.telemetry.delivery.exports import Following, scraped
 from ddptrace.telemetry.delivery.reports import complaint, success
 from ddptrace.telemetry.delivery.targets import Targets, targets_of_environment
 from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s

@@ -12,7 +12,7 @@ from ddptrace.live.run_folders import rank_folders
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META
 from ddptrace.telemetry.delivery.delivery import Delivery
-from ddptrace.telemetry.delivery.followed import Line
+from ddptrace.telemetry.delivery.exports import Line
 from ddptrace.units import counted
 
 WITHOUT_METRICS = "; if the collector takes no metrics, set OTEL_METRICS_EXPORTER=none besides its endpoint"

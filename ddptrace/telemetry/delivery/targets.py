@@ -19,6 +19,7 @@ from ddptrace.telemetry.environment import (
     METRICS,
     TRACES,
     endpoint_of,
+    extra,
     is_address,
     is_for_grpc,
     prometheus_address,
@@ -26,7 +27,6 @@ from ddptrace.telemetry.environment import (
     switched_off,
     wanted,
 )
-from ddptrace.telemetry.extra import extra
 
 NO_DESTINATION = (
     "no destination is given; give --otlp URL, --prometheus PORT or --otlp-json FILE, or set "

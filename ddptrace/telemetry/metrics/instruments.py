@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddptrace.telemetry.attributes import JOB_ID, PHASE, RUN_NAME
+from ddptrace.telemetry.common_attributes import JOB_ID, PHASE, RUN_NAME
 
 OTHER: Final = "other"
 """The attributes' value on the common point of everything beyond a bound, so that the number of points stays

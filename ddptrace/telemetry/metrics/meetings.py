@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
+from ddptrace.analysis.clocks.rows import SAME_TIE_NS, STEPPED_NS
 from ddptrace.analysis.matching.calls import GroupCall, Key, differ
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.ops import SPARSE, family_of

@@ -23,10 +23,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ddptrace.errors import DdptraceError
-from ddptrace.telemetry.attributes import RANK, RUN_ID
+from ddptrace.telemetry.common_attributes import RANK, RUN_ID
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
-from ddptrace.telemetry.metrics.metric_data import metrics_data
-from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.metrics.totals import Totals, metrics_data
 
 UNITS: Final[Mapping[str, str]] = {"s": "seconds", "By": "bytes", "By/s": "bytes_per_second"}
 """The units that become part of a name. An annotation in braces does not, and "1" only for a gauge, as a ratio."""

@@ -17,7 +17,7 @@ import ddptrace.telemetry.metrics.instruments as of
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.live.batch import Identity, Losses
-from ddptrace.telemetry.attributes import Value, resource_of
+from ddptrace.telemetry.common_attributes import Value, resource_of
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, OTHER, Instrument, Kind
 from ddptrace.telemetry.rows import Meeting, RankRows, StepsAt, whole_calls
 

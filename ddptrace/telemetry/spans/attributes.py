@@ -25,7 +25,7 @@ from typing import Final, Generic, TypeVar
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.schema import Evidence
-from ddptrace.telemetry.attributes import PHASE, Value, carried
+from ddptrace.telemetry.common_attributes import PHASE, Value, carried
 from ddptrace.telemetry.rows import Meeting
 
 Row = TypeVar("Row", contravariant=True)

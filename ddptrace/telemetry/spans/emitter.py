@@ -23,7 +23,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from ddptrace.telemetry.attributes import RANK, carried_text
+from ddptrace.telemetry.common_attributes import RANK, carried_text
 from ddptrace.telemetry.spans.trees import Key, LinkTo, Node, Tree
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)

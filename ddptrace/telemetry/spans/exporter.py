@@ -14,7 +14,7 @@ from ddptrace.errors import TraceStateError
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.rank_follower import RankFollower
 from ddptrace.live.run_folders import read_identity
-from ddptrace.telemetry.extra import warn
+from ddptrace.telemetry.environment import warn
 from ddptrace.telemetry.rows import of_batch
 from ddptrace.telemetry.spans.emitter import Emitter
 from ddptrace.telemetry.spans.trees import Tree, trees

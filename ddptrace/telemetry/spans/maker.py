@@ -8,9 +8,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tra
 
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
-from ddptrace.telemetry.attributes import resource_of
-from ddptrace.telemetry.environment import is_disabled
-from ddptrace.telemetry.extra import extra
+from ddptrace.telemetry.common_attributes import resource_of
+from ddptrace.telemetry.environment import extra, is_disabled
 from ddptrace.telemetry.spans.emitter import Emitter
 from ddptrace.telemetry.spans.trees import Tree
 from ddptrace.version import __version__

@@ -17,7 +17,7 @@ from typing import Final
 
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
-from ddptrace.telemetry.attributes import KIND, PHASE, RANK, RUN_ID, STEP, Value, carried
+from ddptrace.telemetry.common_attributes import KIND, PHASE, RANK, RUN_ID, STEP, Value, carried
 from ddptrace.telemetry.rows import Parent, RankRows, StepsAt, whole_calls
 from ddptrace.telemetry.spans.attributes import (
     BUCKET_ATTRIBUTES,

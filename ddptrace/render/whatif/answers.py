@@ -1,0 +1,367 @@
+"""Answers to what-if questions, advice and simulated ranks, for the terminal and the report."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Final
+
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import Summary, summarize
+from ddptrace.analysis.timeline.advice import RunAdvice, RunLimit
+from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
+from ddptrace.analysis.whatif.answer import Forecast, ScaleRow
+from ddptrace.analysis.whatif.tables import Prediction, WhatIf
+from ddptrace.render.figure import Figure, axis, layout
+from ddptrace.render.headline import headline, saving_words
+from ddptrace.render.markup import section, table, text
+from ddptrace.render.whatif.words import (
+    SIMULATED,
+    caps_words,
+    contention_words,
+    cost_words,
+    doubt_words,
+    gain_range,
+    gain_words,
+    interval_words,
+    replay_words,
+)
+from ddptrace.render.words import WIDTH, indented
+from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent, signed_tenths
+
+
+def run_advice_text(advice: RunAdvice, result: Result) -> str:
+    """The whole advice, its lines ending in a newline. Its first sentence is that of `ddptrace analyze`."""
+    summary = summarize(result)
+    predictions = [limit.remedy for limit in advice.limits if limit.remedy is not None]
+    sections = [
+        textwrap.wrap(f"ddptrace advise · {headline(result, summary).text}", WIDTH),
+        textwrap.wrap(doubt_words(advice.replay_error_ratio or 0.0), WIDTH),
+        list(_limits(advice, result, summary)),
+        list(remedy_lines("What else would help", advice.useful)),
+        list(remedy_lines("What would not help", advice.useless)),
+        textwrap.wrap(f"Nothing is predicted: {advice.refusal}." if advice.refusal else "", WIDTH),
+        list(basis_lines((*predictions, *advice.useful, *advice.useless))),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
+    yield f"What limits the typical step of {duration(advice.recorded_ns)} now"
+    if not advice.limits:
+        yield "  Nothing that ddptrace knows of."
+    for limit in advice.limits:
+        yield from indented(saving_words(limit.saving, result, summary))
+        yield from _remedy(limit)
+
+
+def _remedy(limit: RunLimit) -> Iterator[str]:
+    one = limit.remedy
+    if one is not None:
+        told = f"{one.name}: {duration(one.step_ns)} ({interval_words(one)} ms), {gain_range(one)}"
+        yield from textwrap.wrap(told, WIDTH, initial_indent="    ", subsequent_indent="      ")
+
+
+NAME_WIDTH = 34
+
+
+def whatif_text(found: WhatIf) -> str:
+    """The whole answer, its lines ending in a newline."""
+    sections = [
+        [f"ddptrace what if · {counted(found.ranks, 'rank')} · {counted(found.steps, 'step')}"],
+        textwrap.wrap(replay_words(found), WIDTH),
+        textwrap.wrap(doubt_words(found.replay_error_ratio), WIDTH),
+        list(_table(found)),
+        list(_refused(found)),
+        list(_fitted(found)),
+        list(basis_lines(found.predictions)),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _table(found: WhatIf) -> Iterator[str]:
+    answered = [one for one in found.predictions if one.refusal is None]
+    if not answered:
+        return
+    yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
+    for prediction in (found.replayed, *answered):
+        yield _prediction_line(prediction)
+    if found.model != "pipeline":
+        yield from indented("exposed: waiting for late ranks counts, whatever the network")
+    if any(one.setting.microbatches for one in answered):
+        yield from indented("change: of the time for each microbatch")
+    if any(one.setting.accumulate for one in answered):
+        yield from indented("change: of the time for each backward, where several make an update")
+
+
+def _prediction_line(one: Prediction) -> str:
+    lines = textwrap.wrap(one.name, NAME_WIDTH) or [""]
+    figures = f"{millis(one.step_ns):>9} {interval_words(one):>18} {gain_words(one):>7} {millis(one.exposed_ns):>11}"
+    first = f"  {lines[0]:<{NAME_WIDTH}} {figures} {one.buckets if one.buckets else '-':>8}"
+    return "\n".join((first, *(f"  {line}" for line in lines[1:])))
+
+
+def _refused(found: WhatIf) -> Iterator[str]:
+    refused = [prediction for prediction in found.predictions if prediction.refusal is not None]
+    if refused:
+        yield "What this run cannot tell"
+        for one in refused:
+            yield from textwrap.wrap(
+                f"{one.name}: {one.refusal}.", WIDTH, initial_indent="  ", subsequent_indent="    "
+            )
+
+
+def _fitted(found: WhatIf) -> Iterator[str]:
+    if found.cost is not None and found.contention is not None:
+        yield "What this rests on"
+        yield from indented(cost_words(found.cost))
+        yield from indented(contention_words(found.contention))
+
+
+def basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
+    """Each line once, with the answers that it is about where it is not all of them."""
+    answered = [one for one in predictions if one.refusal is None]
+    about: dict[str, list[str]] = defaultdict(list)
+    for prediction in answered:
+        for line in prediction.basis:
+            about[line].append(prediction.name)
+    if about:
+        yield "Before you rely on this"
+    for line, names in about.items():
+        yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")
+
+
+MOST_TRIED = 6
+TRY_BOTH = (
+    "The machine may be busier than when the run was recorded: `ddptrace diff --repeat` runs the old and the new caps"
+    " in turns."
+)
+
+
+def advice_text(advice: Advice) -> str:
+    """The whole advice, its lines ending in a newline."""
+    sections = [
+        textwrap.wrap(f"ddptrace advise · {advice_headline(advice)}", WIDTH),
+        list(_paste(advice)),
+        textwrap.wrap(doubt_words(advice.replay_error_ratio), WIDTH),
+        list(_advised_limits(advice)),
+        list(remedy_lines("What else would help", advice.also_useful)),
+        list(remedy_lines("What would not help", advice.useless)),
+        list(_tried(advice)),
+        [line for basis in advice.best.basis for line in indented(basis)],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def advice_headline(advice: Advice) -> str:
+    """What to do: about a rank that is worth more than all buckets first, then about the buckets."""
+    return " ".join(filter(None, (_rank_words(advice), _bucket_words(advice))))
+
+
+def _rank_words(advice: Advice) -> str:
+    rank = advice.first_rank
+    if rank is None:
+        return ""
+    return (
+        f"First make rank {rank.setting.even} as fast as the others: {gain_range(rank)}, a step of"
+        f" {duration(rank.step_ns)}, which no bucket size reaches."
+    )
+
+
+def _bucket_words(advice: Advice) -> str:
+    if not advice.caps_mb:
+        return (
+            "Keep the buckets as they are: no others are predicted to shorten the step of"
+            f" {duration(advice.recorded_ns)} by enough to matter."
+        )
+    caps, sure = caps_words(advice.caps_mb), advice.is_sure
+    take = f"Take {caps}" if sure else f"No cap is surely better; {caps} is the best guess"
+    return (
+        f"{take}: {gain_range(advice.best)}. The same model predicts"
+        f" {duration(advice.best.step_ns)} ({interval_words(advice.best)} ms) for it and"
+        f" {duration(advice.recorded.step_ns)} for the run as it was, which took {duration(advice.recorded_ns)}."
+        f"{'' if sure else ' Measure it, as with --verify.'}"
+    )
+
+
+def in_short(forecast: Forecast) -> list[str]:
+    """For the end of a summary: what to take, where that is sure to win."""
+    advice = forecast.advice
+    if advice is None or not advice.is_sure:
+        return []
+    step = f"{duration(advice.best.step_ns)}, {gain_range(advice.best)}"
+    told = f"Take {caps_words(advice.caps_mb)}: predicted is a step of {step}."
+    return textwrap.wrap(f"{told} `ddptrace advise` explains the prediction.", WIDTH)
+
+
+def _paste(advice: Advice) -> Iterator[str]:
+    if advice.caps_mb:
+        yield f"  DistributedDataParallel(model, {caps_words(advice.caps_mb)})"
+
+
+def limit_words(limit: Limit) -> str:
+    """What the step would be without."""
+    named = {
+        "transfer": "exposed communication: with a network that takes no time",
+        "buckets": "waiting for gradients: if all buckets were sent as backward begins",
+        "bandwidth": "bandwidth of the link: if it were twice as high",
+        "latency": "latency of a collective: if it were zero",
+        "straggler": f"rank {limit.rank}: if it were as fast as the others",
+        "contention": "communication slows compute: if it did not",
+    }
+    return named[limit.name]
+
+
+def _advised_limits(advice: Advice) -> Iterator[str]:
+    yield "What limits the step now"
+    if not advice.limits:
+        yield "  Nothing that ddptrace can change: the step is compute."
+    for limit in advice.limits:
+        change = f"{signed_millis(-limit.gain_ns):>9} ms {signed_percent(-limit.gain_ratio):>6}"
+        yield f"  {change}  {limit_words(limit)}"
+
+
+def remedy_lines(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
+    if tried:
+        yield title
+        for one in tried:
+            yield f"  {one.name}: {duration(one.step_ns)} ({gain_words(one)})"
+
+
+def _tried(advice: Advice) -> Iterator[str]:
+    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_TRIED]
+    yield "Predicted for the recorded buckets"
+    yield _plan_line(advice.recorded)
+    yield ""
+    yield f"The best {len(shown)} of {counted(advice.plans, 'plan')}"
+    yield from map(_plan_line, shown)
+
+
+def _plan_line(one: Prediction) -> str:
+    return f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_named(one)}"
+
+
+def _named(one: Prediction) -> str:
+    return textwrap.shorten(f"{one.name} ({counted(one.buckets or 0, 'bucket')})", WIDTH - 36)
+
+
+def verification_text(verdict: Verification) -> str:
+    """What came of it, its lines ending in a newline."""
+    head = "Verified" if verdict.is_within else "Not confirmed"
+    held = "within the interval." if verdict.is_within else f"outside of the interval. {TRY_BOTH}"
+    told = (
+        f"{head}: {duration(verdict.predicted_ns)} was predicted, and {counted(verdict.steps, 'step')} took"
+        f" {duration(verdict.measured_ns)} in the median ({signed_tenths(verdict.error_ratio)}), {held}"
+    )
+    if verdict.unlike is not None:
+        told = f"Not verified: {verdict.unlike}. Does it give its DistributedDataParallel the caps in {{caps}}?"
+    return "\n".join(textwrap.wrap(told, WIDTH)) + "\n"
+
+
+def scale_lines(rows: Sequence[ScaleRow], setting: str, per_host: int) -> Iterator[str]:
+    """A row for each number of ranks. `setting`: in words."""
+    yield f"On many ranks, {setting}: step ms, efficiency, jitter ms   ({SIMULATED})"
+    names = list(dict.fromkeys(row.algorithm for row in rows))
+    yield f"  {'ranks':>6}" + "".join(f"  {name:>26}" for name in names)
+    for ranks in dict.fromkeys(row.ranks for row in rows):
+        yield f"  {ranks:>6,}" + "".join(f"  {_cell(row):>26}" for row in rows if row.ranks == ranks)
+    yield f"  hierarchical: {per_host} ranks share a link; efficiency: recorded compute alone, to the step"
+    yield "  jitter: time added because the slowest rank sets the pace; --ranks leaves it out"
+
+
+def _cell(row: ScaleRow) -> str:
+    return f"{millis(row.step_ns):>9} {percent(row.efficiency_ratio):>6} {millis(row.jitter_ns):>8}"
+
+
+MOST_PLANS = 6
+COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}
+
+
+def advice_section(forecast: Forecast) -> str:
+    """What to change, what limits the step now, and which plans were compared, or why nothing is told; nothing where
+    nobody asked."""
+    if forecast.refusal is not None:
+        why = forecast.refusal[:1].upper() + forecast.refusal[1:]
+        return section("What to change", "Nothing is predicted.", f"<p>{text(why)}.</p>")
+    return "" if forecast.advice is None else _advice(forecast.advice)
+
+
+def _advice(advice: Advice) -> str:
+    paste = f"DistributedDataParallel(model, {caps_words(advice.caps_mb)})" if advice.caps_mb else ""
+    return section(
+        "What to change",
+        "Predicted from this run's gradient-ready times and fitted costs of a collective; nothing of it was measured.",
+        f"<p>{escape(' '.join((advice_headline(advice), doubt_words(advice.replay_error_ratio))))}</p>",
+        f"<pre><code>{escape(paste)}</code></pre>" if paste else "",
+        _limits_section(advice),
+        _remedies("what else would help", advice.also_useful),
+        _remedies("what would not help", advice.useless),
+        _plans(advice),
+        "".join(f"<p>{escape(line)}</p>" for line in advice.best.basis),
+    )
+
+
+def scaling_section(forecast: Forecast, picture: str) -> str:
+    """`picture`: of many ranks; nothing where there is none."""
+    sub = (
+        f"{SIMULATED} The recorded links, with nobody else's traffic, and the recorded ranks' own times drawn by"
+        " chance."
+    )
+    return section("On many ranks", sub, picture) if forecast.scale is not None else ""
+
+
+def _limits_section(advice: Advice) -> str:
+    rows = [
+        [escape(limit_words(limit)), signed_millis(-limit.gain_ns), escape(signed_percent(-limit.gain_ratio))]
+        for limit in advice.limits
+    ]
+    return table((("what limits the step now", ""), ("change ms", ""), ("change", "")), rows) if rows else ""
+
+
+def _remedies(title: str, tried: Sequence[Prediction]) -> str:
+    rows = [
+        [escape(prediction.name), millis(prediction.step_ns), escape(gain_words(prediction))] for prediction in tried
+    ]
+    return table(((title, ""), ("step ms", ""), ("change", "")), rows) if rows else ""
+
+
+def _plans(advice: Advice) -> str:
+    """Without those that leave the buckets as they are."""
+    recorded = advice.recorded
+    others = [one for one in advice.tried if (one.step_ns, one.buckets) != (recorded.step_ns, recorded.buckets)]
+    shown = sorted(others, key=lambda one: one.step_ns or 0)[:MOST_PLANS]
+    heads = (("plan", ""), ("step ms", ""), ("between", ""), ("change", ""), ("buckets", ""))
+    return table(heads, map(_cells, (recorded, *shown))) if shown else ""
+
+
+def _cells(one: Prediction) -> list[str]:
+    return [
+        f"<code>{escape(one.name)}</code>",
+        millis(one.step_ns),
+        escape(interval_words(one)),
+        escape(gain_words(one)),
+        str(one.buckets or ""),
+    ]
+
+
+def scaling_figure(rows: Sequence[ScaleRow]) -> Figure | None:
+    """Efficiency over ranks, a line for each algorithm."""
+    if not rows:
+        return None
+    data = [_line(name, [row for row in rows if row.algorithm == name]) for name in COLOURS]
+    across = axis("ranks", type="log", dtick=0.30103, tickformat=",d")
+    shape = layout(xaxis=across, yaxis=axis("efficiency", tickformat=".0%", rangemode="tozero"))
+    return Figure("scaling", 360, data, shape, "Efficiency: recorded compute alone, to the simulated step.")
+
+
+def _line(name: str, rows: Sequence[ScaleRow]) -> dict[str, object]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": f"{name} (simulated)",
+        "line": {"dash": "dot", "color": COLOURS[name]},
+        "x": [row.ranks for row in rows],
+        "y": [round(row.efficiency_ratio, 4) for row in rows],
+    }
