@@ -87,7 +87,7 @@ class Windows:
         self._thread = 0  # on which a window is open
         self._thread_end = ThreadEnd()
         self._has_told_elsewhere = False
-        self._switching = threading.Lock()
+        self._switching: Any = threading.RLock()  # which knows whose it is, whenever another thread raises into it
         self._waiting = _Waiting()
         self._saving = False
         self._is_late = False  # a step was over within a backward
@@ -117,11 +117,13 @@ class Windows:
         step waits for `backward_ends`: torch's engine takes back there what it changes, which ends the process."""
         if _current_graph_task_id() >= 0:
             self._is_late = True
-        elif self._switching.acquire(blocking=False):
+        elif not self._switching._is_owned():  # a step within a step
             try:
-                self._step()
+                if self._switching.acquire(blocking=False):
+                    self._step()
             finally:
-                self._switching.release()
+                if self._switching._is_owned():
+                    self._switching.release()
 
     def backward_ends(self, _: int) -> None:
         if self._is_late:
