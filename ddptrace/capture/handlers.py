@@ -46,14 +46,22 @@ class WaitingHandlers:
             self._in_spite_of_handlers(self._replace)
 
     def release(self) -> None:
-        """Put the handlers back, and run those whose signals have come. Raises what they raise."""
+        """Put the handlers back, and run those whose signals have come. Raises what they raise. A second call finishes
+        what an exception from another thread has cut off."""
         self._in_spite_of_handlers(self._put_back)
         caller = sys._getframe().f_back
         try:
-            self._run(tuple(self._came), caller and caller.f_back)
+            self._run(caller and caller.f_back)
         finally:
-            if self._raised:
-                raise self._raised[0]
+            self._raise_first()
+
+    def _raise_first(self) -> None:
+        if self._raised:
+            first, self._raised = self._raised[0], []
+            try:
+                raise first
+            finally:
+                del first  # its traceback holds this frame, and all that is open in the frames that it came through
 
     def _in_spite_of_handlers(self, action: Callable[[], None]) -> None:
         """Run `action`, again if a handler that does not wait has raised out of it."""
@@ -82,17 +90,20 @@ class WaitingHandlers:
         for changed, action in self._actions.items():
             if getsignal(changed) is self._handlers[changed]:
                 _act(changed, action)
+        self._actions = {}  # what the program asks for from now on stays
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came[number] = None
 
-    def _run(self, came: tuple[int, ...], frame: FrameType | None) -> None:
+    def _run(self, frame: FrameType | None) -> None:
         """Run the handlers one after the other, also if one raises."""
-        if came:
+        if self._came:
+            number = next(iter(self._came))
+            del self._came[number]
             try:
-                self._handlers[came[0]](came[0], frame)
+                self._handlers[number](number, frame)
             finally:
-                self._run(came[1:], frame)
+                self._run(frame)
 
 
 _sigaction: Final = ctypes.CDLL(None).sigaction

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from ddptrace.capture import handlers as handlers_module
 from ddptrace.capture.handlers import WaitingHandlers
 from tests.launch import in_foreground
 
@@ -68,6 +74,73 @@ def test_a_signal_that_came_meanwhile_is_handled_once(came: list[int]) -> None:
     assert came == []
     handlers.release()
     assert came == [signal.SIGUSR1]
+
+
+class Thrown(Exception):
+    """What another thread raises in this one."""
+
+
+def throw_within(action: Callable[[], None], at: int) -> bool:
+    """Run `action`, and raise before the instruction with this number of those that it runs; return whether it came
+    that far."""
+    left = at
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_code.co_filename == handlers_module.__file__:
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise Thrown
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except Thrown:
+        return True
+    finally:
+        sys.settrace(before)
+    return left < 0
+
+
+def test_a_second_call_finishes_a_release_that_another_thread_has_cut_off() -> None:
+    mine, cut = signal.getsignal(signal.SIGUSR1), 0
+    while True:
+        handlers = WaitingHandlers()
+        handlers.hold()
+        was_cut = throw_within(handlers.release, cut)
+        handlers.release()
+        assert signal.getsignal(signal.SIGUSR1) is mine
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if not was_cut:
+            break
+        cut += 1
+    assert cut > 100
+
+
+def test_what_a_release_raises_keeps_nothing_alive_in_a_circle(came: list[int]) -> None:
+    class Handed:
+        pass
+
+    handlers, handed = WaitingHandlers(), Handed()
+    there = weakref.ref(handed)
+    handlers.hold()
+    handlers._raised.append(Thrown())
+
+    def release(_: Handed) -> None:
+        handlers.release()
+
+    gc.disable()
+    try:
+        with contextlib.suppress(Thrown):
+            release(handed)
+        del handed
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 LEFT_AT_EXIT = """

@@ -87,7 +87,7 @@ class Windows:
         self._thread = 0  # on which a window is open
         self._thread_end = ThreadEnd()
         self._has_told_elsewhere = False
-        self._switching = threading.Lock()
+        self._switching: Any = threading.RLock()  # which knows whose it is, whenever another thread raises into it
         self._waiting = _Waiting()
         self._saving = False
         self._is_late = False  # a step was over within a backward
@@ -117,11 +117,13 @@ class Windows:
         step waits for `backward_ends`: torch's engine takes back there what it changes, which ends the process."""
         if _current_graph_task_id() >= 0:
             self._is_late = True
-        elif self._switching.acquire(blocking=False):
+        elif not self._switching._is_owned():  # a step within a step
             try:
-                self._step()
+                if self._switching.acquire(blocking=False):
+                    self._step()
             finally:
-                self._switching.release()
+                if self._switching._is_owned():
+                    self._switching.release()
 
     def backward_ends(self, _: int) -> None:
         if self._is_late:
@@ -206,14 +208,17 @@ class Windows:
     def _held(self, why: str, action: Callable[[], None]) -> None:
         """Run `action`, which switches the profiler. The program's signal handlers wait meanwhile: one that raises
         would leave the profiler half switched."""
-        begin, own = _now(), self._own
-        self._waiting.hold()
+        begin, own, handlers = _now(), self._own, WaitingHandlers()
         try:
-            self._attempt(action, own)
-            self._end_if_off()
-            self._tell_pause(why, begin)
-        finally:
-            self._waiting.release()
+            try:
+                self._waiting.hold(handlers)
+                self._attempt(action, own)
+                self._end_if_off()
+                self._tell_pause(why, begin)
+            finally:
+                self._waiting.release(handlers)
+        finally:  # another thread may have raised into the first
+            self._waiting.release(handlers)
 
     def _attempt(self, action: Callable[[], None], own: profile | None) -> None:
         try:
@@ -442,24 +447,28 @@ class _Waiting(threading.local):
     def __init__(self) -> None:
         self._held: list[WaitingHandlers] = []
 
-    def hold(self) -> None:
-        self._held.append(WaitingHandlers())
-        self._held[-1].hold()
+    def hold(self, handlers: WaitingHandlers) -> None:
+        self._held.append(handlers)
+        handlers.hold()
 
-    def release(self) -> None:
-        self._held.pop().release()
+    def release(self, handlers: WaitingHandlers) -> None:
+        try:
+            handlers.release()
+        finally:
+            if handlers in self._held:
+                self._held.remove(handlers)
 
     @contextlib.contextmanager
     def let(self) -> Iterator[None]:
         """Let them run meanwhile, if they wait."""
-        if not self._held:
-            yield
-            return
-        self.release()
+        innermost = self._held[-1:]
+        for handlers in innermost:
+            handlers.release()
         try:
             yield
         finally:
-            self.hold()
+            for handlers in innermost:
+                handlers.hold()
 
 
 class _Marker:
