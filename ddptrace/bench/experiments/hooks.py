@@ -39,11 +39,17 @@ from ddptrace.ops import FACTORS
 from ddptrace.render.sheet import Chart, Grid
 from ddptrace.units import NOT_MEASURED, counted, millis, percent, size
 
+NAMES: Final = ("fp16", "bf16", "PowerSGD", "quantization")
 NONE: Final = "none"
-IN_ONE: Final = "none, one bucket"
+NONE_IN_ONE: Final = "none, one bucket"
 POWER_SGD_RANK: Final = 4
 WHOLE_MB: Final = 2.0**20
 """A cap that makes one bucket."""
+NCCL_ONLY: Final = "torch's hook raises an IndexError on Gloo, whose all-gather returns another list than NCCL's"
+HANGS: Final = "in one bucket: with several, stock DDP on Gloo hangs with this hook"
+
+Made = tuple[object, Callable[..., Any]] | None
+"""State and function of a hook; None for no hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ def hooked(job: Job, name: str, work: str, reducer: str, cap_mb: float) -> Hooke
     """Train with this hook; in one bucket where stock DDP on Gloo would hang with several. Collective."""
     if name == "quantization" and job.backend == "gloo":
         return Hooked(None, NCCL_ONLY)
-    in_one = name == IN_ONE or (name == "PowerSGD" and needs_one_bucket(reducer, job.backend))
+    in_one = name == NONE_IN_ONE or (name == "PowerSGD" and _needs_one_bucket(reducer, job.backend))
     strategy = REDUCERS[reducer](WHOLE_MB if in_one else cap_mb)
     trainee = Trainee(job, workload(work), strategy)
     try:
@@ -68,7 +74,7 @@ def hooked(job: Job, name: str, work: str, reducer: str, cap_mb: float) -> Hooke
     return Hooked(trainee, HANGS if in_one and name == "PowerSGD" else "")
 
 
-def needs_one_bucket(reducer: str, backend: str) -> bool:
+def _needs_one_bucket(reducer: str, backend: str) -> bool:
     """Gloo runs callbacks on few threads, where several that wait for a collective block each other for good.
     `BucketedDataParallel` then sends one bucket after another; stock DDP does not."""
     return reducer == "ddp" and backend == "gloo"
@@ -104,10 +110,10 @@ def sent(result: Result) -> Sent | None:
     return Sent(len(calls) / len(steps), total / len(steps))
 
 
-def relative_error(job: Job, trainee: Trainee) -> float:
+def _relative_error(job: Job, trainee: Trainee) -> float:
     """Return ‖difference‖ ÷ ‖exact‖ of the gradients after a hooked backward, against the exact mean over the ranks.
     Parameters stay as they are. Collective."""
-    exact = _exact(job, trainee)
+    exact = _exact_means(job, trainee)
     trainee.model(*trainee.batch).backward()
     found = [parameter.grad.double() for parameter in trainee.model.parameters() if parameter.grad is not None]
     trainee.optimizer.zero_grad()
@@ -118,14 +124,14 @@ def relative_error(job: Job, trainee: Trainee) -> float:
     return float(off / whole)
 
 
-def measured_coarse_ratio(job: Job, trainee: Trainee) -> float:
+def _coarse_ratio(job: Job, trainee: Trainee) -> float:
     """Return the share of the exact mean gradients' elements that are below fp16's normal numbers but not zero.
     Collective."""
-    sizes = torch.cat([mean.flatten() for mean in _exact(job, trainee)]).abs()
+    sizes = torch.cat([mean.flatten() for mean in _exact_means(job, trainee)]).abs()
     return float(((sizes > 0) & (sizes < torch.finfo(torch.float16).tiny)).double().mean())
 
 
-def _exact(job: Job, trainee: Trainee) -> list[Tensor]:
+def _exact_means(job: Job, trainee: Trainee) -> list[Tensor]:
     """Return the ranks' own gradients, averaged in float64."""
     with trainee.model.no_sync():  # type: ignore[operator] # both wrappers have it
         trainee.model(*trainee.batch).backward()
@@ -137,9 +143,6 @@ def _exact(job: Job, trainee: Trainee) -> list[Tensor]:
             means.append(mean / job.ranks)
     trainee.optimizer.zero_grad()
     return means
-
-
-Made = tuple[object, Callable[..., Any]] | None
 
 
 def _power_sgd() -> Made:
@@ -162,17 +165,12 @@ def _quantization() -> Made:
 
 HOOKS: Final[dict[str, Callable[[], Made]]] = {
     NONE: lambda: None,
-    IN_ONE: lambda: None,
+    NONE_IN_ONE: lambda: None,
     "fp16": _default("fp16_compress_hook"),
     "bf16": _default("bf16_compress_hook"),
     "PowerSGD": _power_sgd,
     "quantization": _quantization,
 }
-NCCL_ONLY: Final = "torch's hook raises an IndexError on Gloo, whose all-gather returns another list than NCCL's"
-HANGS: Final = "in one bucket: with several, stock DDP on Gloo hangs with this hook"
-
-
-NAMES: Final = ("fp16", "bf16", "PowerSGD", "quantization")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +189,13 @@ class Options(TimedOptions):
 
 def measure(job: Job, options: Options) -> Measured:
     """Time each hook, trace a run of each, and measure the error of its gradients. Collective."""
-    in_one = needs_one_bucket(options.reducer, job.backend) and "PowerSGD" in options.hooks
-    names = dict.fromkeys((NONE, *([IN_ONE] if in_one else []), *options.hooks))
+    in_one = _needs_one_bucket(options.reducer, job.backend) and "PowerSGD" in options.hooks
+    names = dict.fromkeys((NONE, *([NONE_IN_ONE] if in_one else []), *options.hooks))
     made = {name: hooked(job, name, options.workload, options.reducer, options.cap_mb) for name in names}
     trainees = {name: hook.trainee for name, hook in made.items() if hook.trainee is not None}
     steps = {name: trainee.step for name, trainee in trainees.items()}
     times = interleaved(job, steps, options.repeats)
-    results = traced.analyzed(job, steps, _run)
+    results = traced.analyzed(job, steps, _run_name)
     bytes_sent = {name: sent(result) for name, result in results.items()}
     return {
         "setup": setup_of(job),
@@ -207,12 +205,12 @@ def measure(job: Job, options: Options) -> Measured:
         "traced": traced.typical_steps(results),
         "notes": {name: hook.note for name, hook in made.items()},
         "sent": {name: found and asdict(found) for name, found in bytes_sent.items()},
-        "coarse_ratio": measured_coarse_ratio(job, trainees[NONE]),
-        "errors": {name: relative_error(job, trainee) for name, trainee in trainees.items()},
+        "coarse_ratio": _coarse_ratio(job, trainees[NONE]),
+        "errors": {name: _relative_error(job, trainee) for name, trainee in trainees.items()},
     }
 
 
-def _run(name: str) -> str:
+def _run_name(name: str) -> str:
     return "hook-" + name.replace(", ", "-").replace(" ", "-")
 
 
@@ -276,7 +274,7 @@ def _rows(job: Measured) -> list[Row]:
 
 def _beside(name: str, times: Mapping[str, Any]) -> str:
     """Name what a hook is compared with: no hook in the same buckets."""
-    return IN_ONE if name == "PowerSGD" and IN_ONE in times else NONE
+    return NONE_IN_ONE if name == "PowerSGD" and NONE_IN_ONE in times else NONE
 
 
 def _heads(rows: list[Row]) -> tuple[str, ...]:
@@ -324,7 +322,7 @@ def words(rows: Sequence[Row], ranks: int, coarse_ratio: float) -> list[str]:
         f"With {counted(ranks, 'rank')} and no hook a step takes {step} ms, and {wait} ms of a traced step are exposed "
         f"communication; each rank sends {size(none.nbytes)}."
     ]
-    sentences += [_of(row, none) for row in others]
+    sentences += [_hook_words(row, none) for row in others]
     if any(row.name == "fp16" for row in others):
         sentences.append(
             f"{percent(coarse_ratio)} of the mean gradient's elements are below 6.1e-5, where fp16 loses digits, "
@@ -335,19 +333,19 @@ def words(rows: Sequence[Row], ranks: int, coarse_ratio: float) -> list[str]:
     ]
 
 
-def _of(row: Row, none: Row) -> str:
+def _hook_words(row: Row, none: Row) -> str:
     if row.ratio is None or row.error is None:
         return ""
     verdict = doubt(row.ratio) or ("shorter" if row.ratio.high < 1 else "longer")
     bucket = f" ({row.note})" if row.note else ""
     beside = "" if row.beside == none.name else " as without a hook, also in one bucket"
     return (
-        f"{row.name}{bucket}: {_fewer(row.nbytes, none.nbytes)}, a step {row.ratio.median:.2f} times as long{beside} "
-        f"({row.interval}: {verdict}), and a relative error of the mean gradient of {row.error:.1e}."
+        f"{row.name}{bucket}: {_bytes_words(row.nbytes, none.nbytes)}, a step {row.ratio.median:.2f} times as "
+        f"long{beside} ({row.interval}: {verdict}), and a relative error of the mean gradient of {row.error:.1e}."
     )
 
 
-def _fewer(mine: int | None, all_of_it: int | None) -> str:
+def _bytes_words(mine: int | None, all_of_it: int | None) -> str:
     if not mine or not all_of_it:
         return "an unknown number of bytes"
     share = mine / all_of_it

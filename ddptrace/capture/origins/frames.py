@@ -1,15 +1,16 @@
 """What a Python frame means for a collective issued below it: it is the program's, an installed library's, or a part
 of torch.
 
-Installed libraries on the stack of a collective. A library stands between the program and torch, so its line is
-recorded beside the program's. The functions listed below say more: an origin, modules, or that they only pass on.
+A library stands between the program and torch, so its line is recorded beside the program's. Some functions say more:
+an origin, modules, or that they only pass on.
 
     all_reduce                   deepspeed/comm/torch.py            only passes on
     get_grad_norm_direct         deepspeed/runtime/zero/stage3.py   the library's line; origin: AGREEMENT
     DeepSpeedEngine.step         deepspeed/runtime/engine.py        adds nothing
     main                         train.py                           the program's line
 
-A function is named by the beginning of "file:qualified name", with the file as Python imports it.
+A function of torch or ddptrace is named by its file and its qualified name; one of a library by the beginning of
+"file:qualified name". The file is as Python imports it.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ FUNCTIONS: Final = {
     (DDP[0], "_DDPJoinHook.main_hook"): Origin.REBUILD,
     (WRAPPER[0], WRAPPER[1] + "__init__"): Origin.CONSTRUCTION,
     (WRAPPER[0], WRAPPER[1] + "_before_forward"): Origin.BUFFERS,
+    ("ddptrace/reducer/gradients.py", "Bitmap.send"): Origin.UNUSED_PARAMETERS,
+    ("ddptrace/reducer/same_training.py", "Pulse.send"): Origin.AGREEMENT,
     ("ddptrace/reducer/same_training.py", "order_of_first"): Origin.REBUILD,
     ("ddptrace/reducer/sender.py", "Sender.send"): Origin.GRADIENTS,
 }
 FILES: Final = (
-    ("ddptrace/reducer/same_training.py", Origin.AGREEMENT),
     ("ddptrace/reducer/layer_drop.py", Origin.AGREEMENT),
-    ("ddptrace/reducer/gradients.py", Origin.UNUSED_PARAMETERS),
     ("torch/distributed/algorithms/join.py", Origin.AGREEMENT),
     ("torch/distributed/algorithms/ddp_comm_hooks/", Origin.HOOK),
     ("torch/distributed/algorithms/model_averaging/", Origin.OPTIMIZER),
@@ -96,97 +97,13 @@ HOLDERS: Final = {
 }
 """Which local variable of a function holds the module that it works for."""
 
-ENTRY: Final = "torch/autograd/graph.py", "_engine_run_backward"
+ENGINE_ENTRY: Final = "torch/autograd/graph.py", "_engine_run_backward"
 
 GENERATED: Final = ("<frozen ", "<eval_with_key>", "<@beartype(", "<decorator-gen-")
 """Names of files begin so where Python, torch or a decorator made the code."""
 
 DEPRECATIONS: Final = "typing_extensions.py"
 """Its `deprecated` wraps functions of torch, and so stands between the program and torch."""
-
-_PACKAGES: Final = (Path(torch.__file__).resolve().parent, Path(__file__).resolve().parents[2])
-_STANDARD: Final = Path(os.__file__).resolve().parent
-
-
-def describe(code: CodeType) -> Frame:
-    own, is_nobodys = _owner(code.co_filename)
-    if own is None:
-        return Frame(code, SKIPPED) if is_nobodys else _of_library(code) or Frame(code, SITE)
-    name = own, code.co_qualname
-    local, holds = HOLDERS.get(name, ("", ""))
-    if name == ENTRY:
-        return Frame(code, ENGINE)
-    origin = FUNCTIONS.get(name) or next((origin for start, origin in FILES if own.startswith(start)), None)
-    if origin is None:
-        return Frame(code, MODULE if local else SKIPPED, Origin.PROGRAM, local, holds)
-    return Frame(code, ISSUER, origin, local, holds)
-
-
-def _of_library(code: CodeType) -> Frame | None:
-    """Describe a library's code; None if it is the program's own."""
-    file = library_file(_resolved(code.co_filename))
-    if file is None:
-        return None
-    name = f"{file}:{code.co_qualname}"
-    origin = next((origin for start, origin in LIBRARY_ORIGINS if name.startswith(start)), Origin.PROGRAM)
-    held = (variable for start, *variable in LIBRARY_PARAMETERS if name.startswith(start))
-    local, holds = next(held, ("", ""))
-    return Frame(code, PASSING if name.startswith(PASSING_ON) else LIBRARY, origin, local, holds)
-
-
-def program_line(frame: FrameType | None) -> str:
-    """Return the innermost line of the program on a stack; failing that of a library, failing that ""."""
-    library = ""
-    while frame is not None:
-        kind = describe(frame.f_code).kind
-        if kind == SITE:
-            return site(frame.f_code, frame.f_lineno)
-        if kind >= LIBRARY:
-            library = library or site(frame.f_code, frame.f_lineno)
-        frame = frame.f_back
-    return library
-
-
-def site(code: CodeType, line: int | None) -> str:
-    """Return a line as in "train.py:42 in train_step", with the file relative to where Python would import it from."""
-    return f"{_imported_as(code.co_filename)}:{line} in {code.co_qualname.rpartition('<locals>.')[2]}"
-
-
-@functools.lru_cache(maxsize=4096)
-def _owner(name: str) -> tuple[str | None, bool]:
-    """Return the path of a file of torch or ddptrace, from the package's name on, else None; and whether the code is of
-    the standard library or was generated by Python or torch at run time."""
-    if name.startswith(GENERATED) or "torchinductor" in name or name.endswith(DEPRECATIONS):
-        return None, True
-    path = _resolved(name)
-    for package in _PACKAGES:
-        if path.is_relative_to(package):
-            return path.relative_to(package.parent).as_posix(), False
-    return None, path.is_relative_to(_STANDARD) and path.relative_to(_STANDARD).parts[0] not in INSTALLED
-
-
-@functools.lru_cache(maxsize=4096)
-def _imported_as(name: str) -> str:
-    """The part of a path below the innermost folder on `sys.path` that it is in, or below the folder that packages are
-    installed in: short, and the same on all ranks."""
-    path = _resolved(name)
-    if (installed := library_file(path)) is not None:
-        return installed
-    entries: list[object] = [*sys.path]
-    folders = [_resolved(entry) for entry in entries if isinstance(entry, str) and entry]  # Python ignores others too
-    known = [folder for folder in folders if folder.is_absolute() and path.is_relative_to(folder)]
-    return path.relative_to(max(known, key=lambda folder: len(folder.parts))).as_posix() if known else str(path)
-
-
-def _resolved(name: str) -> Path:
-    """Resolve a path; leave it as it is if it is relative (the working directory may be gone) or leads nowhere: a loop
-    of links, or a NUL in the name, as generated code may have."""
-    path = Path(name)
-    try:
-        return path.resolve() if path.is_absolute() else path
-    except (OSError, RuntimeError, ValueError):
-        return path
-
 
 INSTALLED: Final = ("site-packages", "dist-packages")
 SCRIPTS: Final = Path(sys.executable).parent.resolve() if sys.executable else None
@@ -263,6 +180,89 @@ LIBRARY_PARAMETERS: Final = (
     (f"{_ZERO}partition_parameters.py:GatheredParameters.", "self", "params"),
 )
 """The local variable of a function, and the attribute of it, that holds the parameters that it gathers."""
+
+_PACKAGES: Final = (Path(torch.__file__).resolve().parent, Path(__file__).resolve().parents[2])
+_STANDARD: Final = Path(os.__file__).resolve().parent
+
+
+def describe(code: CodeType) -> Frame:
+    own, is_nobodys = _owner(code.co_filename)
+    if own is None:
+        return Frame(code, SKIPPED) if is_nobodys else _library_frame(code) or Frame(code, SITE)
+    name = own, code.co_qualname
+    local, holds = HOLDERS.get(name, ("", ""))
+    if name == ENGINE_ENTRY:
+        return Frame(code, ENGINE)
+    origin = FUNCTIONS.get(name) or next((origin for start, origin in FILES if own.startswith(start)), None)
+    if origin is None:
+        return Frame(code, MODULE if local else SKIPPED, Origin.PROGRAM, local, holds)
+    return Frame(code, ISSUER, origin, local, holds)
+
+
+def _library_frame(code: CodeType) -> Frame | None:
+    """Describe a library's code; None if it is the program's own."""
+    file = library_file(_resolved(code.co_filename))
+    if file is None:
+        return None
+    name = f"{file}:{code.co_qualname}"
+    origin = next((origin for start, origin in LIBRARY_ORIGINS if name.startswith(start)), Origin.PROGRAM)
+    held = (variable for start, *variable in LIBRARY_PARAMETERS if name.startswith(start))
+    local, holds = next(held, ("", ""))
+    return Frame(code, PASSING if name.startswith(PASSING_ON) else LIBRARY, origin, local, holds)
+
+
+def program_line(frame: FrameType | None) -> str:
+    """Return the innermost line of the program on a stack; failing that of a library, failing that ""."""
+    library = ""
+    while frame is not None:
+        kind = describe(frame.f_code).kind
+        if kind == SITE:
+            return site(frame.f_code, frame.f_lineno)
+        if kind >= LIBRARY:
+            library = library or site(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return library
+
+
+def site(code: CodeType, line: int | None) -> str:
+    """Return a line as in "train.py:42 in train_step", with the file relative to where Python would import it from."""
+    return f"{_imported_as(code.co_filename)}:{line} in {code.co_qualname.rpartition('<locals>.')[2]}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _owner(name: str) -> tuple[str | None, bool]:
+    """Return the path of a file of torch or ddptrace, from the package's name on, else None; and whether the code is of
+    the standard library or was generated by Python or torch at run time."""
+    if name.startswith(GENERATED) or "torchinductor" in name or name.endswith(DEPRECATIONS):
+        return None, True
+    path = _resolved(name)
+    for package in _PACKAGES:
+        if path.is_relative_to(package):
+            return path.relative_to(package.parent).as_posix(), False
+    return None, path.is_relative_to(_STANDARD) and path.relative_to(_STANDARD).parts[0] not in INSTALLED
+
+
+@functools.lru_cache(maxsize=4096)
+def _imported_as(name: str) -> str:
+    """The part of a path below the innermost folder on `sys.path` that it is in, or below the folder that packages are
+    installed in: short, and the same on all ranks."""
+    path = _resolved(name)
+    if (installed := library_file(path)) is not None:
+        return installed
+    entries: list[object] = [*sys.path]
+    folders = [_resolved(entry) for entry in entries if isinstance(entry, str) and entry]  # Python ignores others too
+    known = [folder for folder in folders if folder.is_absolute() and path.is_relative_to(folder)]
+    return path.relative_to(max(known, key=lambda folder: len(folder.parts))).as_posix() if known else str(path)
+
+
+def _resolved(name: str) -> Path:
+    """Resolve a path; leave it as it is if it is relative (the working directory may be gone) or leads nowhere: a loop
+    of links, or a NUL in the name, as generated code may have."""
+    path = Path(name)
+    try:
+        return path.resolve() if path.is_absolute() else path
+    except (OSError, RuntimeError, ValueError):
+        return path
 
 
 def library_file(path: Path) -> str | None:
