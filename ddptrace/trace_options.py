@@ -66,7 +66,7 @@ class Keep:
 
 
 def _check_kept(name: str, value: object, least: int) -> None:
-    if not (_is_number(value, int) and value >= least):
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise DdptraceError(f"ddptrace.Keep has {name}={value!r}; give a whole number of at least {least}")
 
 
