@@ -97,7 +97,7 @@ HOLDERS: Final = {
 }
 """Which local variable of a function holds the module that it works for."""
 
-ENGINE_ENTRY: Final = "torch/autograd/graph.py", "_engine_run_backward"
+ENTRY: Final = "torch/autograd/graph.py", "_engine_run_backward"
 
 GENERATED: Final = ("<frozen ", "<eval_with_key>", "<@beartype(", "<decorator-gen-")
 """Names of files begin so where Python, torch or a decorator made the code."""
@@ -191,7 +191,7 @@ def describe(code: CodeType) -> Frame:
         return Frame(code, SKIPPED) if is_nobodys else _library_frame(code) or Frame(code, SITE)
     name = own, code.co_qualname
     local, holds = HOLDERS.get(name, ("", ""))
-    if name == ENGINE_ENTRY:
+    if name == ENTRY:
         return Frame(code, ENGINE)
     origin = FUNCTIONS.get(name) or next((origin for start, origin in FILES if own.startswith(start)), None)
     if origin is None:
