@@ -71,7 +71,7 @@ class Item:
 
     @property
     def key(self) -> str:
-        """What links to it, as `report_buckets.drawn_as`."""
+        """What links to it, as `buckets.drawn_as`."""
         return "" if self.row is None else f"{self.row.reducer} {self.row.layout} {self.row.index}"
 
 
