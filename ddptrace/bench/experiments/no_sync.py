@@ -52,6 +52,12 @@ HELD_OUT: Final = 32
 """Number of windows of text that no rank trains on."""
 LEARNING_RATE: Final = 1e-3
 
+NOTE: Final = (
+    "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of equal size make an update. loss: "
+    "mean cross-entropy in nats on held-out text, after the same samples and with the same learning "
+    "rate for every n. comm, hidden and exposed: of one update, in a traced run."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TimedOptions):
@@ -161,13 +167,6 @@ def _ways(job: Measured) -> list[Way]:
 def _heads(ways: list[Way]) -> tuple[str, ...]:
     interval = interval_head(way.ratio for way in ways)
     return "n", "ms a sample", "ratio to 1", interval, "loss at the end", *COMM_HEADS, "exposed ms a micro-batch"
-
-
-NOTE: Final = (
-    "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of equal size make an update. loss: "
-    "mean cross-entropy in nats on held-out text, after the same samples and with the same learning "
-    "rate for every n. comm, hidden and exposed: of one update, in a traced run."
-)
 
 
 def _row(way: Way) -> tuple[str, ...]:
