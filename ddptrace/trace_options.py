@@ -18,6 +18,16 @@ ORDINARY_NBYTES: Final = 64 << 20
 FIRST_STEPS: Final = 3
 """These are always recorded: DDP forms its final buckets in them."""
 
+TEXT_MAX: Final = 10_000
+"""Characters of a text that are kept: the manifest is read often."""
+TAGS_MAX: Final = 100
+
+LEAST_FACTOR: Final = 1.05
+"""Steps of a steady run differ by more than a smaller factor now and then."""
+
+MOST_STEPS: Final = 100
+"""Of a profiler window: more would fill memory and disks, and be a typing error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Keep:
@@ -41,10 +51,10 @@ class Keep:
     every: int = 1
 
     def __post_init__(self) -> None:
-        _check("nbytes", self.nbytes, LEAST_NBYTES)
-        _check("every", self.every, 1)
+        _check_kept("nbytes", self.nbytes, LEAST_NBYTES)
+        _check_kept("every", self.every, 1)
         if self.steps is not None:
-            _check("steps", self.steps, 1)
+            _check_kept("steps", self.steps, 1)
 
     def records(self, step: int) -> bool:
         """Decide whether to record the step with this ordinal; the answer is the same on all ranks."""
@@ -55,14 +65,9 @@ class Keep:
         return asdict(self)
 
 
-def _check(name: str, value: object, least: int) -> None:
+def _check_kept(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise DdptraceError(f"ddptrace.Keep has {name}={value!r}; give a whole number of at least {least}")
-
-
-TEXT_MAX: Final = 10_000
-"""Characters of a text that are kept: the manifest is read often."""
-TAGS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +98,11 @@ def labels_of(name: object, tags: object, notes: object) -> Labels:
     for tag in listed:
         if not isinstance(tag, str):
             raise TraceStateError(f"tags has {tag!r}, which is not a text; give a list of strings")
-    return Labels(_kept(name), tuple(map(_kept, listed[:TAGS_MAX])), _kept(notes))
+    return Labels(_shortened(name), tuple(map(_shortened, listed[:TAGS_MAX])), _shortened(notes))
 
 
-def _kept(given: object) -> str:
+def _shortened(given: object) -> str:
     return "" if given is None else str(given)[:TEXT_MAX].encode("utf-8", "replace").decode()
-
-
-LEAST_FACTOR: Final = 1.05
-"""Steps of a steady run differ by more than a smaller factor now and then."""
-
-MOST_STEPS: Final = 100
-"""Of a window: more would fill memory and disks, and be a typing error."""
 
 
 @dataclass(frozen=True, slots=True)

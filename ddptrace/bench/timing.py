@@ -20,11 +20,17 @@ from ddptrace.units import NOT_MEASURED, left_words, millis, percent
 Rounds = Sequence[Sequence[int]]
 """Times in ns by round and step, each of the slowest rank."""
 
-
 Around = Callable[[str, int], AbstractContextManager[object]]
 
 ROUNDS_SURE: Final = 6
 """Number of values from which an interval holds the median 95 times in 100. Fewer values give only their range."""
+
+COMM_HEADS: Final = ("comm ms", "hidden ms", "exposed ms", "hidden")
+"""The heads of the cells that `comm_cells` returns."""
+ONE_ROUND: Final = "one round does not show the noise"
+NO_DIFFERENCE: Final = "not beyond the noise"
+STEP_CAPTION: Final = "Step: untraced, with its interval over the rounds. Exposed communication: by a traced run."
+"""Of a chart with the lines that `step_lines` returns."""
 
 
 def _nothing(name: str, round_: int) -> AbstractContextManager[object]:
@@ -117,12 +123,6 @@ def quantile(ordered: Sequence[float], at: float) -> float:
     return ordered[round(at * (len(ordered) - 1))]
 
 
-COMM_HEADS: Final = ("comm ms", "hidden ms", "exposed ms", "hidden")
-"""The heads of the cells that `comm_cells` returns."""
-ONE_ROUND: Final = "one round does not show the noise"
-NO_DIFFERENCE: Final = "not beyond the noise"
-
-
 def comm_cells(typical: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the cells of a `TypicalStep` as JSON, or of None: it was not traced."""
     if typical is None:
@@ -162,9 +162,6 @@ def spread_line(name: str, x: Sequence[float | str], spreads: Sequence[Spread], 
     """Return the medians and intervals, divided by `unit` (1e6: from ns to ms)."""
     ends = (tuple(getattr(spread, part) / unit for spread in spreads) for part in ("median", "low", "high"))
     return Line(name, tuple(x), *ends)
-
-
-STEP_CAPTION: Final = "Step: untraced, with its interval over the rounds. Exposed communication: by a traced run."
 
 
 def step_lines(

@@ -6,14 +6,15 @@ Begin with `session.py`, which builds every part and takes it out again. The roo
 none of those below it in this list:
 
 origins       who asks for a collective: line of the program, library, module
+device        when a device did what, by events on its streams
 steps         steps and phases, and which steps are recorded
 collectives   every collective: launch, bytes, completion, wait
 gradients     gradients and buckets of stock DDP and of `ddptrace.reducer`, communication hooks
+units         what one decision of the program communicates together, such as the parameters of one `fully_shard`
 profiler      windows of torch.profiler
 rpc           remote calls
 host          what else the host does: processors, links, garbage, a training that stands still
 
 claim, identity   the run directory and this rank's place in it
-surface           a place that is watched, and patches that are taken back
-blind_spots       what no surface sees
+surface           a place that is watched, patches that are taken back, and what no surface sees
 """

@@ -1,5 +1,6 @@
-"""A rank's claim on the run directory: its folder, the agreement with rank 0, and meta.json and the manifest, which
-say what was started."""
+"""A rank's claim on the run directory: its folder, the agreement with rank 0, and what meta.json and the manifest say
+of the program and its job.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +20,19 @@ from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import NO_META, NO_RANK, REFUSED, FindingKind
 from ddptrace.record import directory
 from ddptrace.schema import SCHEMA_VERSION
+
+SCHEDULERS: Final = {
+    "slurm": "SLURM_JOB_ID",
+    "pbs": "PBS_JOBID",
+    "lsf": "LSB_JOBID",
+    "torchelastic": "TORCHELASTIC_RUN_ID",
+}
+"""Variables that hold the number or name of a job, by who sets them, the outermost first."""
+COMMAND_MAX: Final = 4_000
+GIT_FILE_NBYTES_MAX: Final = 4 << 20
+MADE_UP: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A UUID, which torchrun makes up for a job on one node."""
+COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
 
 _numbers = itertools.count()
 
@@ -146,20 +160,6 @@ class Claim:
         } | self.facts
 
 
-SCHEDULERS: Final = {
-    "slurm": "SLURM_JOB_ID",
-    "pbs": "PBS_JOBID",
-    "lsf": "LSB_JOBID",
-    "torchelastic": "TORCHELASTIC_RUN_ID",
-}
-"""Variables that hold the number or name of a job, by who sets them, the outermost first."""
-COMMAND_MAX: Final = 4_000
-GIT_FILE_MAX: Final = 4 << 20
-MADE_UP: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""A UUID, which torchrun makes up for a job on one node."""
-COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
-
-
 def describe_program() -> dict[str, Any]:
     """Return what is known of the program, for the manifest. Raises nothing, whatever the program did to its own
     arguments or directory."""
@@ -176,11 +176,11 @@ def describe_job() -> dict[str, Any]:
     for scheduler, variable in SCHEDULERS.items():
         job = os.environ.get(variable, "")
         if job and job != "none" and not MADE_UP.fullmatch(job):  # "none" is torchrun's word for a job without an id
-            return {"scheduler": scheduler, "job_id": job} | _pod()
-    return _pod()
+            return {"scheduler": scheduler, "job_id": job} | _pod_facts()
+    return _pod_facts()
 
 
-def _pod() -> dict[str, str]:
+def _pod_facts() -> dict[str, str]:
     """In a pod, its name is the host's, unless the pod says otherwise."""
     pod = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME", "")
     return {"pod": pod} if pod and "KUBERNETES_SERVICE_HOST" in os.environ else {}
@@ -229,4 +229,4 @@ def _head(git: Path) -> str | None:
 
 def _text(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(GIT_FILE_MAX).decode()
+        return file.read(GIT_FILE_NBYTES_MAX).decode()

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddptrace.capture import surface as blind_spots
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.claim import Claim, describe_job, describe_program
 from ddptrace.capture.collectives import compiled, tap
@@ -38,7 +37,16 @@ from ddptrace.capture.profiler.occasions import Occasions, Requests
 from ddptrace.capture.profiler.windows import Windows
 from ddptrace.capture.steps.finder import Sampling, StepFinder
 from ddptrace.capture.steps.program_hooks import Program
-from ddptrace.capture.surface import Patches, Surface, ThreadState, error_words
+from ddptrace.capture.surface import (
+    ALWAYS_UNSEEN,
+    UNSEEN_OF_REMOTE_CALLS,
+    UNSEEN_WITHOUT_SCHEDULER_TIMES,
+    UNSEEN_WITHOUT_THE_TAP,
+    Patches,
+    Surface,
+    ThreadState,
+    error_words,
+)
 from ddptrace.capture.units.fsdp import FsdpWatch
 from ddptrace.capture.units.pipeline import PipelineWatch
 from ddptrace.capture.units.unit_records import UnitRecords
@@ -115,7 +123,7 @@ class Session:
         self._write_collections: Callable[[], Any] = lambda: None
         facts = {
             "profile": self._scheduled is not None,
-            "blind_spots": list(blind_spots.ALWAYS_UNSEEN),
+            "blind_spots": list(ALWAYS_UNSEEN),
             "keep": keep.to_dict(),
         } | describe_program()
         about = labels.to_dict() | describe_job()
@@ -243,7 +251,7 @@ class Session:
         except Exception as error:  # torch's private names have moved: record what Python issues
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
             watching = "ProcessGroup class"
-            self.claim.facts["blind_spots"].append(blind_spots.UNSEEN_WITHOUT_THE_TAP)
+            self.claim.facts["blind_spots"].append(UNSEEN_WITHOUT_THE_TAP)
             self.recorder.note(
                 TAP_FAILED,
                 f"the dispatcher tap does not work with this torch ({error}): "
@@ -287,11 +295,11 @@ class Session:
         watch.install(self._patches, updates)
         self._due.append(watch.under_way)
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
-        self.claim.facts["blind_spots"] += blind_spots.UNSEEN_OF_REMOTE_CALLS
+        self.claim.facts["blind_spots"] += UNSEEN_OF_REMOTE_CALLS
 
     def _install_marks(self) -> None:
         if not self._marks.install():
-            self.claim.facts["blind_spots"].append(blind_spots.UNSEEN_WITHOUT_SCHEDULER_TIMES)
+            self.claim.facts["blind_spots"].append(UNSEEN_WITHOUT_SCHEDULER_TIMES)
 
     def _meet_root(self, root: torch.nn.Module) -> None:
         """An outermost module runs for the first time: by now, the program has imported what it is made with."""

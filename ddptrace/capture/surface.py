@@ -1,7 +1,6 @@
-"""A surface is one place where training is watched. If it fails, it fails alone and once. The manifest lists what no
-surface can see.
+"""One place where training is watched: a surface. If it fails, it fails alone and once.
 
-What failed is noted in one line, without the place in C++.
+What failed is noted in one line, without the place in C++. The manifest also lists what no surface can see.
 """
 
 from __future__ import annotations

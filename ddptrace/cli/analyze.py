@@ -215,9 +215,9 @@ def write_all(
 
 
 def _write_report(result: Result, path: Path, *, forecast: Forecast | None) -> None:
-    from ddptrace.render.report import NOTHING, write_report
+    from ddptrace.render.report import NO_FORECAST, write_report
 
-    write_report(result, path, forecast=forecast or NOTHING)
+    write_report(result, path, forecast=forecast or NO_FORECAST)
 
 
 def _write_trace(result: Result, path: Path) -> None:

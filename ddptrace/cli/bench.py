@@ -1,8 +1,7 @@
 """`ddptrace bench NAME`: measures what communication costs on the user's own machines, one command per experiment.
 
-Options that several benchmarks share, and the code that runs a benchmark and prints its sheet.
-
-The arguments of an experiment's command are the fields of its `Options`, so that a command needs no further code.
+First come the options that several commands share, and what runs an experiment and prints its sheet. The arguments of a
+command are the fields of its experiment's `Options`, so that a command needs no further code.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from ddptrace.errors import needing_torch
 if TYPE_CHECKING:
     from ddptrace.render.sheet import Sheet
 
+OPS: Final = "all_reduce,all_gather,reduce_scatter,broadcast,all_to_all,reduce,gather,scatter,send_recv"
+EXPERIMENTS: Final = "ddptrace.bench.experiments"
 SIZE: Final = click.FloatRange(min=0, min_open=True, max=1e6)
 """Of messages and buckets, in MB or MiB."""
+HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
-HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 
 def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -173,8 +174,7 @@ def print_sheet(sheet: Sheet, out: Path, as_json: bool) -> None:
     click.echo(f"page {out / sheet.name}.html{runs}", err=True)
 
 
-OPS: Final = "all_reduce,all_gather,reduce_scatter,broadcast,all_to_all,reduce,gather,scatter,send_recv"
-EXPERIMENTS: Final = "ddptrace.bench.experiments"
+# The commands ---------------------------------------------------------------------------------------------------------
 
 
 @click.group()

@@ -44,6 +44,10 @@ STEPS_TO_DECIDE: Final = {StepEnd.SAID: 1, StepEnd.OPTIMIZER: 4, StepEnd.BACKWAR
 """How many steps of a kind decide that it ends steps in this program, if there is no stronger kind. The first ends may
 be parts of the true step: the first backwards of an accumulation, or one of a GAN's optimizers."""
 
+LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.UNIT, Kind.GROUP, Kind.THREAD]
+LATE_KINDS: Final = [Kind.DONE, Kind.WAIT, Kind.DEVICE_CLOCK]
+BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -270,13 +274,8 @@ class RankFollower:
         self._held.cut_at(cut)
 
 
-LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.UNIT, Kind.GROUP, Kind.THREAD]
-LATE_KINDS: Final = [Kind.DONE, Kind.WAIT, Kind.DEVICE_CLOCK]
-BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
-
-
 class HeldRecords:
-    """Events and ready times in the order they were written.
+    """The events and ready times that are still needed, in the order they were written.
 
     `LET_GO` records stay at their places, since they count calls.
     """

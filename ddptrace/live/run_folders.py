@@ -1,4 +1,5 @@
-"""Finds the folders of a growing run and their owners, and decides from outside whether a rank will write more."""
+"""Finds the folders of a growing run and their owners, and decides from outside whether a rank will write more: it may
+be silent, killed, or on another machine."""
 
 from __future__ import annotations
 
@@ -15,6 +16,11 @@ from ddptrace.load.diagnosis.tables import BEAT_NS
 from ddptrace.load.run_folder import check_version, rank_of
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META
+
+LEFT_NS: Final = 60 * 10**9
+"""A run on other machines has ended if its newest record is older than this. A restart must come within this time."""
+GONE_NS: Final = BEAT_NS * 3 // 2
+"""A process that cannot be found and has been silent for this long is gone. One in another container keeps writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +100,6 @@ def _attempt(root: Path, manifest: dict[str, Any]) -> int:
         return said
     number = root.name.removeprefix("attempt-")
     return int(number) if number.isdecimal() and number != root.name else 0
-
-
-LEFT_NS: Final = 60 * 10**9
-"""A run on other machines has ended if its newest record is older than this. A restart must come within this time."""
-GONE_NS: Final = BEAT_NS * 3 // 2
-"""A process that cannot be found and has been silent for this long is gone. One in another container keeps writing."""
 
 
 def has_gone(meta: Mapping[str, Any], beat_unix_ns: int, now_unix_ns: int, *, silent_ns: int) -> bool:

@@ -1,13 +1,9 @@
-"""A growing run for a screen: its newest attempt, the last steps of its ranks, cut out of their tables, and their
-analysis.
+"""A growing run for a screen: its newest attempt, the last steps of its ranks, and their analysis.
 
 Memory and work are bounded: `LAST_STEPS` of each rank are held, or fewer with many ranks or long steps, so that all of
-them together have about `MOST_ROWS` rows.
-
-Cuts some steps out of one rank's tables, and joins neighbouring stretches again.
-
-A collective with all its parts belongs to the step in which it began to run. So one that runs into the next step is
-whole, and in one stretch only.
+them together have about `MOST_ROWS` rows. So steps are cut out of a rank's tables, and neighbouring stretches of steps
+joined again. A collective with all its parts belongs to the step in which it began to run. So one that runs into the
+next step is whole, and in one stretch only.
 """
 
 from __future__ import annotations
@@ -44,7 +40,12 @@ LEAST_STEPS: Final = 12
 MOST_ROWS: Final = 20_000
 """Rows of steps, phases, buckets and collectives: comparing the ranks takes about half a second."""
 
+CUTS: Final = {name: table.cut for name, table in TABLES.items() if table.cut is not None}
+TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")
+NO_INTERVALS: Final = np.empty((0, 2), np.int64)
+
 Stretch = tuple[range, RankTables]
+Row = TypeVar("Row")
 
 
 class Watched:
@@ -212,14 +213,6 @@ def _since(tables: RankTables, later_ns: int) -> RankTables:
     return aligned_tables([tables], [moved])[0]
 
 
-CUTS: Final = {name: table.cut for name, table in TABLES.items() if table.cut is not None}
-TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")
-NOTHING: Final = np.empty((0, 2), np.int64)
-
-
-Row = TypeVar("Row")
-
-
 def cut(tables: RankTables, steps: range) -> RankTables:
     """Return only the rows of these steps, without intervals that only figures need.
 
@@ -233,17 +226,17 @@ def cut(tables: RankTables, steps: range) -> RankTables:
     return replace(
         tables,
         row=replace(tables.row, steps=len(rows["steps"]), collectives=collectives),
-        facts=_facts(tables.facts, rows["collectives"], steps),
+        facts=_cut_facts(tables.facts, rows["collectives"], steps),
         rows=rows,
-        activity=Activity(tables.row.rank, NOTHING, ()),
-        rpc=_calls(tables.rpc, steps, span),
-        load=_load(tables.load, span),
-        trail=_trail(tables.trail, steps),
+        activity=Activity(tables.row.rank, NO_INTERVALS, ()),
+        rpc=_cut_calls(tables.rpc, steps, span),
+        load=_cut_load(tables.load, span),
+        trail=_cut_trail(tables.trail, steps),
         waited_ns=tuple(tables.waited_ns[at] for at in chosen) if tables.waited_ns else (),
     )
 
 
-def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
+def _counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
     """Return the facts with the counts of these collectives."""
     firsts = [row for row in rows if row.part == 0]
     unknown = [row for row in firsts if row.evidence is None]
@@ -255,12 +248,12 @@ def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
     )
 
 
-def _facts(facts: RankFacts, rows: Sequence[CollectiveRow], steps: range) -> RankFacts:
+def _cut_facts(facts: RankFacts, rows: Sequence[CollectiveRow], steps: range) -> RankFacts:
     waited = tuple(one for one in facts.waited if is_in(one.step, steps))
-    return replace(counted_facts(facts, rows), waited=waited)
+    return replace(_counted_facts(facts, rows), waited=waited)
 
 
-def _calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
+def _cut_calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
     rpc = calls.rpc
     mine = [at for at, step in enumerate(calls.steps) if is_in(step, steps)]
     own = replace(
@@ -272,7 +265,7 @@ def _calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
     return RankCalls(calls.rank, own, tuple(calls.steps[at] for at in mine))
 
 
-def _load(load: HostLoad, span: tuple[int, int]) -> HostLoad:
+def _cut_load(load: HostLoad, span: tuple[int, int]) -> HostLoad:
     return HostLoad(*(_within(getattr(load, field.name), span) for field in fields(load)))
 
 
@@ -282,23 +275,13 @@ def _within(rows: Sequence[Row], span: tuple[int, int]) -> tuple[Row, ...]:
     return tuple(row for row in rows if begin <= getattr(row, "begin_at_ns", getattr(row, "at_ns", begin)) < end)
 
 
-def _trail(trail: Trail, steps: range) -> Trail:
+def _cut_trail(trail: Trail, steps: range) -> Trail:
     """Cut the trail from the end of the step before these to the end of the last one."""
     ends = np.flatnonzero(trail.kind == STEP_END)
     ordinals = trail.step[ends]
     before, mine = ends[ordinals < steps.start], ends[(ordinals >= steps.start) & (ordinals < steps.stop)]
     first, stop = (int(before[-1]) + 1 if len(before) else 0), (int(mine[-1]) + 1 if len(mine) else 0)
-    return part_of(trail, slice(first, max(first, stop)))
-
-
-def part_of(trail: Trail, events: slice) -> Trail:
-    columns = {name: getattr(trail, name)[events] for name in TRAIL_COLUMNS}
-    return replace(trail, **columns)
-
-
-def no_trail(rank: int) -> Trail:
-    nothing = np.zeros(0, np.int64)
-    return Trail(rank, nothing, nothing, nothing, nothing, np.zeros((0, len(LOCAL_PHASES)), np.int64))
+    return replace(trail, **{name: getattr(trail, name)[first : max(first, stop)] for name in TRAIL_COLUMNS})
 
 
 def joined(parts: Sequence[RankTables]) -> RankTables:
@@ -321,7 +304,7 @@ def joined(parts: Sequence[RankTables]) -> RankTables:
 def _joined_facts(parts: Sequence[RankTables], collectives: Sequence[CollectiveRow]) -> RankFacts:
     """Join the facts. The rank counts as running, and its steps before these as deleted."""
     every = [one.facts for one in parts]
-    facts = counted_facts(every[-1], collectives)
+    facts = _counted_facts(every[-1], collectives)
     return replace(
         facts,
         clean=False,
@@ -349,19 +332,24 @@ def _joined_trail(parts: Sequence[Trail], begin_at_ns: int | None) -> Trail:
     """Join the trails. `begin_at_ns`: begin of the first step, where the trail begins."""
     told = [one for one in parts if len(one.at_ns)]
     if not told or begin_at_ns is None:
-        return no_trail(parts[-1].rank)
-    if not _begins(told[0]):
-        told = [_start(told[0], begin_at_ns), *told]
+        return _empty_trail(parts[-1].rank)
+    if not _has_start(told[0]):
+        told = [_trail_start(told[0], begin_at_ns), *told]
     columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in told]) for name in TRAIL_COLUMNS}
     return replace(told[-1], **columns)
 
 
-def _begins(trail: Trail) -> bool:
+def _has_start(trail: Trail) -> bool:
     return bool(trail.kind[0] == WAIT and trail.seq[0] < 0)
 
 
-def _start(trail: Trail, at_ns: int) -> Trail:
+def _trail_start(trail: Trail, at_ns: int) -> Trail:
     one, nobody = np.array([at_ns], np.int64), np.array([-1], np.int64)
     return Trail(
         trail.rank, np.array([WAIT], np.int64), one, nobody, nobody, np.zeros((1, len(LOCAL_PHASES)), np.int64)
     )
+
+
+def _empty_trail(rank: int) -> Trail:
+    nothing = np.zeros(0, np.int64)
+    return Trail(rank, nothing, nothing, nothing, nothing, np.zeros((0, len(LOCAL_PHASES)), np.int64))

@@ -1,5 +1,4 @@
-"""Decides who may write where in a run directory, and opens only regular files of folders that anybody may have
-filled."""
+"""Decides who may write where in a run directory. Anybody may have filled it, so only regular files are opened."""
 
 from __future__ import annotations
 
@@ -245,10 +244,10 @@ def open_regular(path: Path) -> io.BufferedReader:
 
     Raises OSError if it is anything else: a pipe would block, a device has no end, and opening some has side effects.
     """
-    _check(path.stat(), path)
+    _refuse_irregular(path.stat(), path)
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     try:
-        _check(os.fstat(file.fileno()), path)  # it may have been replaced
+        _refuse_irregular(os.fstat(file.fileno()), path)  # it may have been replaced
     except OSError:
         file.close()
         raise
@@ -264,6 +263,6 @@ def read_regular(path: Path, most_nbytes: int) -> bytes:
         return file.read(nbytes)
 
 
-def _check(told: os.stat_result, path: Path) -> None:
+def _refuse_irregular(told: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(told.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))

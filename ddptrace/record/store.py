@@ -10,7 +10,7 @@ A thinned file replaces the newest file that it stands for in one rename; only t
 the process dies, every file is whole, and a reader skips the files that a thinned file stands for. Only if the disk has
 no room for the new file, the thinned records overwrite the old one.
 
-The profiler's files in a rank's folder, and the stretch of records that each one protects.
+Each of the profiler's files in the folder protects a stretch of records:
 
 records   ┄┄┄┄┄┄┄┄┄[==margin==|=====window=====|==margin==]┄┄┄┄┄┄┄┄┄
 """
@@ -53,6 +53,11 @@ FIRST: Final = 2
 THINNING: Final = "thinning.new"
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+MARGIN_NS: Final = 10_000_000_000
+"""The most that is protected before and after a window: steps that reach into it are seldom longer."""
+
+NO_SPAN: Final[Span] = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,9 @@ class Store:
         """Return the size of the folder. Profiler files count up to their share: no record is deleted for a larger one,
         nor for the plain file that a profiler writes before it is compressed."""
         with os.scandir(self._folder()) as entries:
-            records = sum(size(entry) for entry in entries if segment_index(entry.name) >= 0 or entry.name == META)
+            records = sum(
+                _entry_nbytes(entry) for entry in entries if segment_index(entry.name) >= 0 or entry.name == META
+            )
         return records + min(self.windows.nbytes(), self._keep.nbytes // MOST_WINDOWS)
 
     def free_nbytes(self) -> int:
@@ -258,12 +265,6 @@ def _overwrite(file: Path, content: bytes) -> None:
         target.truncate()
 
 
-MARGIN_NS: Final = 10_000_000_000
-"""The most that is protected before and after a window: steps that reach into it are seldom longer."""
-
-NOTHING: Final[Span] = (0, -1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Window:
     """`spans`: stretches of records that may be protected, the longest first; the first one applies."""
@@ -273,7 +274,10 @@ class _Window:
 
 
 class WindowFiles:
-    """The files, oldest first. `tell_gone(number, count)` records that one was deleted, the `count`-th so far."""
+    """The profiler's files, oldest first.
+
+    `tell_gone(number, count)` records that one was deleted, the `count`-th so far.
+    """
 
     def __init__(self, folder: Callable[[], Path], tell_gone: Callable[[int, int], None]) -> None:
         self._folder = folder  # it may be renamed meanwhile
@@ -295,7 +299,7 @@ class WindowFiles:
     def nbytes(self) -> int:
         files = {window.file for window in list(self._windows.values())}
         with os.scandir(self._folder()) as entries:
-            return sum(size(entry) for entry in entries if entry.name in files)
+            return sum(_entry_nbytes(entry) for entry in entries if entry.name in files)
 
     def drop_oldest(self) -> None:
         """Delete the oldest file. Its records are deleted in the next thinning."""
@@ -330,12 +334,12 @@ def _spans(begin: int, end: int) -> tuple[Span, ...]:
     """Make the spans of a window. Its margins are as long as the window, as the steps around it are about that long."""
     length = end - begin
     if begin <= 0 or length <= 0:
-        return (NOTHING,)
+        return (NO_SPAN,)
     margin = min(length, MARGIN_NS)
-    return (begin - margin, end + margin), (begin, end), NOTHING
+    return (begin - margin, end + margin), (begin, end), NO_SPAN
 
 
-def size(entry: os.DirEntry[str]) -> int:
+def _entry_nbytes(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
     except OSError:  # it was deleted meanwhile

@@ -19,18 +19,15 @@ In: a module, process groups, and the gradients as autograd accumulates them. Ou
 `parameter.grad`, and calls of a `BucketObserver`.
 
 Read in this order:
-    plan.py            which gradients share a bucket: arithmetic
-    bucket.py          one flat tensor and the views into it
-    reducer.py         counting, sending in order, waiting; gradient_hooks.py calls it for each gradient
-    sender.py          an all-reduce, or a communication hook
+    bucket.py          which gradients share a bucket; one flat tensor and the views into it
+    reducer.py         counting, sending in order, waiting
+    gradients.py       calls the reducer for each gradient, and finds the parameters that a step leaves out
+    sender.py          an all-reduce, or a communication hook that all ranks have
     layout.py          the order in which gradients become ready, and the buckets made after it
-    unused.py          parameters that a step leaves out
     data_parallel.py   the wrapper: forward, no_sync, buffers
-    same_model.py      rank 0's parameters, buffers and order to all ranks; before that, whether all have the same model
+    same_training.py   are all ranks in the same step of the same model? rank 0's parameters, buffers and order to all
     layer_drop.py      layers left out on all ranks at once
     peers.py           the other ranks: messages, and waits that end; it uses notes.py
-    same_step.py hook_agreement.py
-                       are all ranks doing the same?
     misuse.py          the user's arguments, checked before anything else happens; the sentences of all errors
     observer.py        what a reducer reports to a listener
 """

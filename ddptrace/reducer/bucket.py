@@ -6,10 +6,9 @@ views into it.
 
 With gradients as views `parameter.grad` becomes the view itself: what the others sent is there without copying back.
 
-Which gradients share a bucket, and in which order buckets are sent: arithmetic, no tensors.
-
-Gradients become ready from the last layer to the first, so parameters are taken in that order. A bucket is closed by
-the gradient that makes it reach its cap; none is split. The first cap is small: communication starts early in backward.
+The plan is arithmetic, without tensors. Gradients become ready from the last layer to the first, so parameters are
+taken in that order. A bucket is closed by the gradient that makes it reach its cap; none is split. The first cap is
+small: communication starts early in backward.
 
     parameters       0      1   2        3    4    5          forward  -->
     taken as         5    4    3  |   2    1   |   0          <--  backward
@@ -22,13 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from ddptrace.errors import DdptraceError
+
+MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +165,8 @@ def _views(flat: Tensor, parameters: Sequence[Parameter]) -> Iterator[Tensor]:
         offset += parameter.numel()
 
 
-MIB = 1024 * 1024
-
-
 @dataclass(slots=True)
-class _Open:
+class _Filling:
     """The bucket that is being filled, of one kind, and how many of that kind are closed."""
 
     members: list[int] = field(default_factory=list)
@@ -186,14 +184,14 @@ def plan_buckets(
     A bucket is ready with its last member, and that is what the buckets are sorted by.
     """
     buckets: list[list[int]] = []
-    filling: dict[Hashable, _Open] = {}
+    filling: dict[Hashable, _Filling] = {}
     for index in order:
-        bucket = filling.setdefault(kinds[index], _Open())
+        bucket = filling.setdefault(kinds[index], _Filling())
         bucket.members.append(index)
         bucket.nbytes += nbytes[index]
         if bucket.nbytes >= caps_nbytes[min(bucket.closed, len(caps_nbytes) - 1)]:
             buckets.append(bucket.members)
-            filling[kinds[index]] = _Open(closed=bucket.closed + 1)
+            filling[kinds[index]] = _Filling(closed=bucket.closed + 1)
     buckets += [bucket.members for bucket in filling.values() if bucket.members]
     position = {index: at for at, index in enumerate(order)}
     return sorted(buckets, key=lambda members: position[members[-1]])

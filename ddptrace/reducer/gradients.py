@@ -1,7 +1,7 @@
-"""How a reducer learns of gradients: hooks tell which are accumulated, and a walk through the graph tells which
-parameters are unused.
+"""How a reducer learns of gradients: a hook on each parameter that requires one tells when it is accumulated.
 
-How a reducer learns that a gradient is accumulated: a hook on each parameter that requires one.
+Which parameters a step did not use is found out on this rank by a walk through the autograd graph, and on all ranks by
+a bitmap.
 
 Reducers that share a parameter must not wait for the same backward: each would reduce the gradient.
 """

@@ -1,8 +1,13 @@
 """Checks that all ranks train the same model and are in the same step, before anything is sent.
 
-A plain backward follows one forward and drops nothing. While all backwards of every rank are plain, all ranks are in
-the same step: a rank that ran a forward without a backward, or went on after an exception, is in a backward that is not
-plain. Only such a backward is compared before a bucket leaves:
+The model: different shapes hang or corrupt. Rank 0 leaves its lines in the store, one for each setting and tensor;
+every rank leaves a verdict on how its own lines differ. All ranks read all verdicts, so all stop with the same message.
+Then rank 0 sends its values to every rank: parameters once, buffers before each forward that follows a synchronised
+one.
+
+The step: a plain backward follows one forward and drops nothing. While all backwards of every rank are plain, all ranks
+are in the same step: a rank that ran a forward without a backward, or went on after an exception, is in a backward that
+is not plain. Only such a backward is compared before a bucket leaves:
 
     rank 0   forward | backward   | forward |         | forward | (2 forwards) asks; learns that rank 1 had 1
     rank 1   forward | backward   | forward | backward, waits for bucket 0, looks: rank 0 had 2. Nothing was mixed
@@ -15,14 +20,6 @@ False, and from then on the pulse compares the ranks, after the buckets of each 
 
 While every backward is plain, a pulse every now and then is enough: even these few bytes take about half a millisecond
 of two processors' time.
-
-Do all ranks train the same model? Compared before anything is sent: different shapes hang or corrupt.
-
-Rank 0 leaves its lines in the store, one for each setting and tensor; every rank leaves a verdict on how its own lines
-differ. All ranks read all verdicts, so all stop with the same message.
-
-Then rank 0 sends its values to every rank: parameters once, buffers before each forward that follows a synchronised
-one.
 """
 
 from __future__ import annotations
@@ -45,11 +42,19 @@ from ddptrace.reducer.misuse import DROPS_DIFFER, not_in_one_step
 from ddptrace.reducer.notes import text_at
 from ddptrace.reducer.peers import Peers
 
-SAID: Final = "backward"
+BACKWARD: Final = "backward"
+"""Key in the store: the backward that a rank asks the others about."""
+SELDOM: Final = 32
+"""Backwards per pulse if they are plain, or if reading a pulse makes the host wait for a device."""
+CHUNK_NBYTES: Final = 250 * 1024 * 1024
+"""Bytes of one message, as in torch: flattening takes as much memory on top."""
+
+Message = tuple[list[Tensor], Tensor]
+"""Tensors of one kind, and all of them in one flat tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BackwardKind:
     """What has to be the same on all ranks. `forward`: number of the last forward. `forwards`: how many since the
     previous backward. `dropped`: checksum of the parameters that are left out, 0 for none."""
 
@@ -58,7 +63,7 @@ class Kind:
     dropped: int
 
     @classmethod
-    def read(cls, text: str) -> Kind:
+    def read(cls, text: str) -> BackwardKind:
         return cls(*map(int, text.split()))
 
     def __str__(self) -> str:
@@ -72,7 +77,7 @@ class BackwardAgreement:
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self.kind, self.is_plain = Kind(0, 1, 0), True
+        self.kind, self.is_plain = BackwardKind(0, 1, 0), True
         self._backward = -1  # the backward of `kind`
         self._forward_before = 0
         self._met: list[str] = []  # the key of the last meeting
@@ -88,13 +93,13 @@ class BackwardAgreement:
         forward = self._peers.forward
         forwards, self._forward_before = forward - self._forward_before, forward
         dropped = zlib.crc32(repr(sorted(left_out)).encode()) if left_out else 0
-        self.kind, self._backward = Kind(forward, forwards, dropped), backward
+        self.kind, self._backward = BackwardKind(forward, forwards, dropped), backward
         if not self._is_asked:
             return
-        self._peers.tell(SAID, self._said)  # before any rank looks
+        self._peers.tell(BACKWARD, self._said)  # before any rank looks
         kind = f"backward/{backward}"
         said = self._peers.meet(kind, str(self.kind), "the comparison of their backwards", forget=self._met)
-        sentence = next(filter(None, map(self._unlike, map(Kind.read, said))), "")
+        sentence = next(filter(None, map(self._unlike, map(BackwardKind.read, said))), "")
         if sentence:
             raise DdptraceError(sentence)
         self._met = [self._peers.own_key(kind)]
@@ -108,7 +113,7 @@ class BackwardAgreement:
     def _said(self) -> str:
         return f"{self._backward} {self.kind}"
 
-    def _unlike(self, other: Kind) -> str:
+    def _unlike(self, other: BackwardKind) -> str:
         if other == self.kind:
             return ""
         if other.forward == self.kind.forward:
@@ -122,18 +127,14 @@ class BackwardAgreement:
 
         One key for all ranks is enough: a rank that has read it and raises notifies those in the same forward.
         """
-        text = text_at(store, SAID)
+        text = text_at(store, BACKWARD)
         backward, _, said = text.partition(" ")
-        sentence = self._unlike(Kind.read(said)) if backward == str(self._backward) else ""
+        sentence = self._unlike(BackwardKind.read(said)) if backward == str(self._backward) else ""
         if sentence:
-            store.set(SAID, self._said)
+            store.set(BACKWARD, self._said)
         elif self._is_asked:
-            store.compare_set(SAID, text, self._said)  # unless another rank has written since, and then raised
+            store.compare_set(BACKWARD, text, self._said)  # unless another rank has written since, and then raised
         return sentence
-
-
-SELDOM: Final = 32
-"""Backwards per pulse if they are plain, or if reading a pulse makes the host wait for a device."""
 
 
 class Pulse:
@@ -185,20 +186,10 @@ class Pulse:
         return bool(wants_replan)
 
 
-NOTHING = "nothing"
-
-CHUNK_NBYTES = 250 * 1024 * 1024
-"""Bytes of one message, as in torch: flattening takes as much memory on top."""
-
-
-Message = tuple[list[Tensor], Tensor]
-"""Tensors of one kind, and all of them in one flat tensor."""
-
-
 def described(settings: dict[str, object], named: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Return one line for each setting, then one for each tensor."""
     lines = [f"the setting {name}={value!r}" for name, value in settings.items()]
-    return lines + [_line(name, tensor) for name, tensor in named]
+    return lines + [_tensor_line(name, tensor) for name, tensor in named]
 
 
 def verify(peers: Peers, occasion: str, problem: str, lines: list[str], *, before: str = "") -> None:
@@ -223,7 +214,7 @@ def verify(peers: Peers, occasion: str, problem: str, lines: list[str], *, befor
 
 def difference(rank: int, mine: list[str], first: list[str], first_rank: int = 0) -> str:
     """Return a message about the first line that differs from the first rank's, "" if there is none."""
-    for own, other in zip_longest(mine, first, fillvalue=NOTHING):
+    for own, other in zip_longest(mine, first, fillvalue="nothing"):
         if own != other:
             return (
                 f"Rank {rank} has {own} where rank {first_rank} has {other}: build the same model, in the same order "
@@ -249,7 +240,7 @@ def local_problem(module: nn.Module, parameters: Iterable[Tensor]) -> str:
     return ""
 
 
-def _line(name: str, tensor: Tensor) -> str:
+def _tensor_line(name: str, tensor: Tensor) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     if isinstance(tensor, nn.parameter.UninitializedParameter | nn.parameter.UninitializedBuffer):
         return f"{name!r} of {kind}, uninitialized"

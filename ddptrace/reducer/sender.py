@@ -1,10 +1,9 @@
 """How a bucket is sent: by an all-reduce, or by a communication hook that all ranks have agreed on.
 
-Do all ranks have the same communication hook, or none, and does it send on all of them? Different hooks send
-different messages; a backend then ends the process, or mixes them.
-
-A rank without a hook never calls `register_comm_hook`, so the ranks compare in a place that each of them reaches: once,
-in their first synchronised forward. A hook that is registered later is compared at once, by a rank that waits for all.
+Different hooks send different messages; a backend then ends the process, or mixes them. So the ranks compare whether
+all have the same hook, or none, and whether it sends on all of them. A rank without a hook never calls
+`register_comm_hook`, so they compare in a place that each of them reaches: once, in their first synchronised forward. A
+hook that is registered later is compared at once, by a rank that waits for all.
 """
 
 from __future__ import annotations
@@ -28,10 +27,17 @@ from ddptrace.reducer.peers import Peers
 
 CommHook = Callable[[Any, Any], torch.futures.Future[Any]]
 
+ALGORITHMS: Final = "torch.distributed.algorithms."
+"""Where torch's own hooks and their states are."""
 TAKING_TURNS: Final = tuple(
-    f"torch.distributed.algorithms.ddp_comm_hooks.{module}" for module in ("powerSGD_hook", "quantization_hooks")
+    f"{ALGORITHMS}ddp_comm_hooks.{module}" for module in ("powerSGD_hook", "quantization_hooks")
 )
 """Torch's hooks that start further collectives in the callbacks of their first, and wait for them there."""
+
+NO_HOOK: Final = "no communication hook"
+FIRST_FORWARD: Final = "the first synchronised forward"
+ASKED: Final = "silent"
+"""Key in the store: the forward in which a rank whose hook sent nothing waits for the others."""
 
 
 class GradBucket:
@@ -204,11 +210,6 @@ def _a(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-NONE = "no communication hook"
-TORCHS = "torch.distributed.algorithms."
-FIRST = "the first synchronised forward"
-
-
 class HookAgreement:
     """`is_settled`: the ranks have compared their hooks."""
 
@@ -216,7 +217,7 @@ class HookAgreement:
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._mine = NONE
+        self._mine = NO_HOOK
         self.is_settled = False
         self._is_first = False  # in the first forward now
         peers.looks.append(self._another_model)
@@ -230,10 +231,10 @@ class HookAgreement:
 
     def settle(self) -> None:
         """Compare the hooks. Collective, on the host. Raises DdptraceError, the same on every rank."""
-        key = _first(self._peers.number)
+        key = _first_forward_key(self._peers.number)
         self._peers.tell(key, str(self._peers.me), shared=True)
         self._is_first = True
-        self._compare(FIRST)
+        self._compare(FIRST_FORWARD)
         self.is_settled, self._is_first = True, False
         self._peers.tell(key, "", shared=True)
 
@@ -250,10 +251,10 @@ class HookAgreement:
             return ""
         peers, store = self._peers, self._peers.shared.store
         for number in range(1, peers.made(store) + 1):
-            there = text_at(store, _first(number)) if number != peers.number else ""
+            there = text_at(store, _first_forward_key(number)) if number != peers.number else ""
             if (
                 there
-                and not store.check([f"{number}/{peers.own_key(FIRST)}"])
+                and not store.check([f"{number}/{peers.own_key(FIRST_FORWARD)}"])
                 and not self._was_here(store, int(there))
             ):
                 return another_model(int(there), number, peers.me, peers.number)
@@ -261,11 +262,7 @@ class HookAgreement:
 
     def _was_here(self, store: Store, rank: int) -> bool:
         """Whether a rank has been in this model's first forward, and has gone on to the next model's."""
-        return store.check([f"{self._peers.number}/{FIRST}/{self._peers.ranks.index(rank)}"])
-
-
-ASKED = "silent"
-"""Key in the store: the forward in which a rank whose hook sent nothing waits for the others."""
+        return store.check([f"{self._peers.number}/{FIRST_FORWARD}/{self._peers.ranks.index(rank)}"])
 
 
 class SilentHooks:
@@ -327,7 +324,7 @@ class SilentHooks:
             self._answered_in = self._forward
 
 
-def _first(number: int) -> str:
+def _first_forward_key(number: int) -> str:
     """Return the key in the store of a rank in the first forward of this model; its text is "" once all have been
     there."""
     return f"first/{number}"
@@ -338,22 +335,22 @@ def described(state: object, hook: Callable[..., object]) -> str:
     of a program may rightly differ between ranks."""
     settings = ", ".join(_settings(state))
     with_state = "" if state is None else f" with a {type(state).__name__}({settings})"
-    return f"the communication hook {_name_with_wrapped(hook)}{with_state}"
+    return f"the communication hook {_qualified_name(hook)}{with_state}"
 
 
-def _name_with_wrapped(hook: object) -> str:
+def _qualified_name(hook: object) -> str:
     if isinstance(hook, functools.partial):
-        return _name_with_wrapped(hook.func)
+        return _qualified_name(hook.func)
     module = str(getattr(hook, "__module__", ""))
     name = f"{module}.{getattr(hook, '__qualname__', type(hook).__qualname__)}"
-    if not module.startswith(TORCHS):
+    if not module.startswith(ALGORITHMS):
         return name
     inner = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
-    return " around ".join([name, *(_name_with_wrapped(wrapped) for wrapped in inner if callable(wrapped))])
+    return " around ".join([name, *(_qualified_name(wrapped) for wrapped in inner if callable(wrapped))])
 
 
 def _settings(state: object) -> Iterator[str]:
-    if type(state).__module__.startswith(TORCHS):
+    if type(state).__module__.startswith(ALGORITHMS):
         for name in sorted(getattr(state, "__dict__", ()) or getattr(state, "__slots__", ())):
             value = getattr(state, name)
             if value is None or isinstance(value, bool | int | float | str):

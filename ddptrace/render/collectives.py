@@ -18,6 +18,7 @@ TITLE: Final = "Bandwidth over message size"
 SERIES_MAX: Final = 8
 SIZES_MAX: Final = 60
 LINE_POINTS: Final = 40
+MOST_NCCL_ROWS: Final = 60
 PALETTE: Final = ("#4a80b3", "#e4683a", "#3f8f8b", "#9a6fb8", "#d9b44a", "#7a9e59", "#868e99", "#b5485d")
 MATCHED: Final = (
     "How long a collective takes to move its bytes once all ranks have arrived: its shortest execution over the ranks,"
@@ -32,10 +33,6 @@ HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("sizes", ""), ("collectives", ""), ("latency", ""),
     ("bandwidth", ""), ("busbw", ""), ("line off by", ""), ("evidence", "words"),
 )  # fmt: skip
-
-
-def shown(result: Result) -> list[Transfers]:
-    return transfers(result)[:SERIES_MAX]
 
 
 def bandwidth_section(result: Result, picture: str) -> str:
@@ -96,7 +93,7 @@ def why_words(one: Transfers) -> str:
 
 def bandwidth_figure(result: Result) -> Figure | None:
     """Both axes logarithmic; a colour for each op and group."""
-    found = shown(result)
+    found = transfers(result)[:SERIES_MAX]
     if not found:
         return None
     data = [trace for one, colour in zip(found, PALETTE, strict=False) for trace in series(one, colour)]
@@ -161,26 +158,23 @@ def point_words(at: SizeTime) -> str:
     return f"{size(at.nbytes)}: {duration(at.median_ns)}, median of {at.count:,}"
 
 
-MOST_ROWS: Final = 60
-
-
 def nccl_lines(rows: Sequence[NcclRow], with_run: bool) -> Iterator[str]:
     """`with_run`: bandwidth of a run was asked for."""
     yield (
         f"{'function':<14} {'size':>8}  {'algorithm':<18} {'protocol':<8} {'channels':>8} {'chosen':>7} {'timed':>7}"
         f" {'mean ms':>8} {'busbw':>9}{'  in the run' * with_run}"
     )
-    for row in rows[:MOST_ROWS]:
-        yield _line(row, with_run)
-    if len(rows) > MOST_ROWS:
-        yield f"and {len(rows) - MOST_ROWS} more; --json has all"
+    for row in rows[:MOST_NCCL_ROWS]:
+        yield _nccl_line(row, with_run)
+    if len(rows) > MOST_NCCL_ROWS:
+        yield f"and {len(rows) - MOST_NCCL_ROWS} more; --json has all"
     yield ""
     yield "chosen: lines of the logs; timed: collectives of all ranks, by NCCL Inspector, whatever their algorithm"
     if any(row.function in ("AllGather", "ReduceScatter") for row in rows):
         yield "size: as NCCL counts, of an AllGather and a ReduceScatter one rank's part"
 
 
-def _line(row: NcclRow, with_run: bool) -> str:
+def _nccl_line(row: NcclRow, with_run: bool) -> str:
     how = (
         f"{cut(printable(row.algorithm or NOT_MEASURED), 18):<18} {printable(row.protocol or NOT_MEASURED):<8}"
         f" {NOT_MEASURED if row.channels is None else row.channels:>8}"

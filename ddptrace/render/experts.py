@@ -1,6 +1,6 @@
 """All-to-alls for the terminal and the report: who sends how much to whom, by layer.
 
-In: `exchanges` of a `Result`, as digests. Out: lines, a section and a heat map.
+In: `exchanges` of a `Result`, as digests. Out: a section, a heat map and lines.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ddptrace.units import NOT_MEASURED, millis, size
 
 ROWS_MAX: Final = 40
 RANKS_MAX: Final = 64
+MOST_LAYERS: Final = 5  # on the terminal
 CLEAR: Final = "rgba(65,114,159,0)"
 SUB: Final = (
     "What each layer's all-to-alls give the ranks in a step, as a router of tokens to experts decides. Cost: what the"
@@ -80,9 +81,6 @@ def expert_figure(result: Result) -> Figure | None:
     return Figure("experts", 160 + 26 * len(shown), [data], layout(**axes), caption)
 
 
-MOST_LAYERS: Final = 5
-
-
 def expert_lines(result: Result) -> Iterator[str]:
     """Nothing where no all-to-all is known on all its ranks."""
     digests = layer_digests(result)
@@ -91,10 +89,10 @@ def expert_lines(result: Result) -> Iterator[str]:
     some = f"the {MOST_LAYERS} most uneven of {len(digests)}, " if len(digests) > MOST_LAYERS else ""
     yield f"All-to-alls  ({some}bytes that a rank gets in a step)"
     yield f"  {'layer':<32} {'phase':<9} {'mean':>9} {'most':>9} {'max / mean':>11} {'rank':>5} {'costs ms':>9}"
-    yield from map(layer_line, digests[:MOST_LAYERS])
+    yield from map(_layer_line, digests[:MOST_LAYERS])
 
 
-def layer_line(digest: LayerDigest) -> str:
+def _layer_line(digest: LayerDigest) -> str:
     gets = digest.received_nbytes
     sizes = f"{size(round(sum(gets) / len(gets))):>9} {size(round(max(gets))):>9}"
     cost = NOT_MEASURED if digest.cost_ns is None else millis(digest.cost_ns)

@@ -1,5 +1,7 @@
-"""The headline: the largest time that a change could win back, in one sentence; without steps, the mean profiler
-window."""
+"""The headline: the largest time that a change could win back, in one sentence.
+
+Of a run without steps, it is about the mean profiler window.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from ddptrace.units import counted, duration, percent
 
 NO_COMM: Final = "No communication was measured in it."
 CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
-IDLE: Final[Mapping[str, str]] = {
+IDLE_WORDS: Final[Mapping[str, str]] = {
     "data": "while the host fetches a batch",
     "copy": "while the host is blocked in copies, or catches up",
     "synchronize": "while the host waits for it, or catches up",
@@ -92,9 +94,9 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
     of_whole = f"{cost} of {duration(one.whole_ns)}"
     match one.cause:
         case savings.EXPOSED if computes_less:
-            return f"of {whole} is exposed communication, more than computation could hide: {_sent(one)}."
+            return f"of {whole} is exposed communication, more than computation could hide: {_sent_words(one)}."
         case savings.EXPOSED:
-            return f"of {whole} could be won by hiding communication, at most: {_sent(one)}."
+            return f"of {whole} could be won by hiding communication, at most: {_sent_words(one)}."
         case savings.LATE:
             named = (suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
             why = next(named, "as far as the few steps recorded tell")
@@ -123,7 +125,7 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
                 f"of {whole} the trace shows nothing running, although work is queued, and does not tell why: {cost}."
             )
         case cause:
-            return f"of {whole} the device is idle {IDLE[cause]}: {cost}."
+            return f"of {whole} the device is idle {IDLE_WORDS[cause]}: {cost}."
 
 
 def _computes_less(result: Result, summary: Summary) -> bool:
@@ -133,7 +135,7 @@ def _computes_less(result: Result, summary: Summary) -> bool:
     return compute is not None and whole is not None and whole.comm_ns is not None and compute.ns < whole.comm_ns
 
 
-def _sent(one: SavingRow) -> str:
+def _sent_words(one: SavingRow) -> str:
     most = f"; {one.where} costs most" if one.where else ""
     return f"{duration(one.cost_ns)} of {duration(one.whole_ns)}{most}"
 
@@ -167,14 +169,14 @@ def _calm(result: Result, summary: Summary) -> Headline:
         return Headline(busy, words, "", calm=True)
     window = summarize_windows(result)
     if window is not None and not calls:
-        return _window(window)
+        return _window_headline(window)
     if calls:
         words = "remote calls were made. No step was found that could be broken down."
         return Headline(f"{calls:,}", words, "", calm=True)
     return Headline("0 steps", "were found, so there is nothing to break down.", "", calm=True)
 
 
-def _window(window: WindowSummary) -> Headline:
+def _window_headline(window: WindowSummary) -> Headline:
     """Of a host's profiler window in which no step was found."""
     exposed, told = window.part("exposed_comm"), f"of {duration(window.window_ns)}"
     if exposed.ratio >= WORTH_RATIO:
@@ -185,7 +187,7 @@ def _window(window: WindowSummary) -> Headline:
     return Headline(percent(compute.ratio), words, "", calm=True)
 
 
-def title_words(window: WindowSummary) -> str:
+def window_title(window: WindowSummary) -> str:
     """As in "Profiled window 474 ms  (mean of 2 windows of 2 ranks, from the device's first work to its last; …)"."""
     count = counted(window.windows, "window")
     mean = f"mean of {count} of {counted(window.ranks, 'rank')}" if window.windows > 1 else count
@@ -193,7 +195,7 @@ def title_words(window: WindowSummary) -> str:
     return f"Profiled window {duration(window.window_ns)}  ({mean}, {of}; no step was found)"
 
 
-def overlap_words(window: WindowSummary) -> str:
+def window_overlap(window: WindowSummary) -> str:
     """How much of the communication is hidden."""
     if not window.comm_ns or window.evidence is None:
         return "No communication was measured in it, so there is no overlap to tell."

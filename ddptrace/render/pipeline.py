@@ -1,9 +1,8 @@
 """Pipelines for the terminal, the report and the trace: the schedule of a typical turn, and where each rank's time
 goes in it.
 
-In: `pipeline` and `bubbles` of a `Result`, as digests. Out: lines, a section and the schedule drawn.
-
-A pipeline in the trace: a track for each stage of a rank, with its computations.
+In: `pipeline` and `bubbles` of a `Result`, as digests. Out: lines, a section, the schedule drawn, and in the trace a
+track for each stage of a rank, with its computations:
 
 pipeline stage 0   | forward 0 | forward 1 |           | backward 0 |      | backward 1 |
 """
@@ -29,8 +28,33 @@ from ddptrace.units import counted, duration, millis, percent
 
 MOST_PIPELINES: Final = 2
 MOST_RANKS: Final = 8
-HEADS: Final = ("compute", "bubble", "slow stage", "transfer", "other")
+PART_HEADS: Final = ("compute", "bubble", "slow stage", "transfer", "other")
 """Of `PARTS`."""
+
+ROWS_MAX: Final = 64
+PIPELINES_MAX: Final = 8
+SUB: Final = (
+    "Where the time of each rank goes in a typical turn of the schedule, from the first computation of any stage to the"
+    " last. A bubble is what the schedule implies; what a slow stage costs comes on top of it."
+)
+TABLE_HEADS: Final = (("rank", ""), ("stages", "words"), ("turn ms", ""), *((f"{head} ms", "") for head in PART_HEADS))
+
+STAGES_MAX: Final = 64
+PX_PER_STAGE: Final = 26
+WORK_WORDS: Final = {
+    Work.FORWARD: ("forward", "forward"),
+    Work.BACKWARD: ("backward", "backward"),
+    Work.INPUTS: ("backward of the inputs", "backward"),
+    Work.WEIGHTS: ("backward of the parameters", "optimizer"),
+}
+"""By work: its name, and its colour in the figure."""
+WORK_COLOURS: Final = {
+    Work.FORWARD: "rail_response",
+    Work.BACKWARD: "rail_animation",
+    Work.INPUTS: "rail_animation",
+    Work.WEIGHTS: "rail_load",
+}
+"""By work: its colour in the trace."""
 
 
 def pipeline_lines(result: Result) -> Iterator[str]:
@@ -39,7 +63,7 @@ def pipeline_lines(result: Result) -> Iterator[str]:
     for digest in digests[:MOST_PIPELINES]:
         number = f" {digest.pipeline}" if len(digests) > 1 else ""
         yield from textwrap.wrap(f"Pipeline{number}  {turn_words(digest)}", WIDTH, subsequent_indent="  ")
-        yield f"  {'rank':<6} {'stages':<10}" + "".join(f" {head + ' ms':>13}" for head in HEADS)
+        yield f"  {'rank':<6} {'stages':<10}" + "".join(f" {head + ' ms':>13}" for head in PART_HEADS)
         for rank in digest.ranks[:MOST_RANKS]:
             parts = "".join(f" {millis(getattr(rank, part)):>13}" for part in PARTS)
             yield f"  {rank.rank:<6} {', '.join(map(str, rank.stages)):<10}{parts}"
@@ -59,42 +83,22 @@ def turn_words(digest: PipelineDigest) -> str:
     )
 
 
-ROWS_MAX: Final = 64
-PIPELINES_MAX: Final = 8
-SUB: Final = (
-    "Where the time of each rank goes in a typical turn of the schedule, from the first computation of any stage to the"
-    " last. A bubble is what the schedule implies; what a slow stage costs comes on top of it."
-)
-TABLE_HEADS: Final = (("rank", ""), ("stages", "words"), ("turn ms", ""), *((f"{head} ms", "") for head in HEADS))
-
-
 def pipeline_section(result: Result, picture: str) -> str:
     digests = pipeline_digests(result)
-    parts = [part for digest in digests[:PIPELINES_MAX] for part in _parts(digest)]
+    parts = [part for digest in digests[:PIPELINES_MAX] for part in _pipeline_parts(digest)]
     some = f" The first {PIPELINES_MAX} of {len(digests):,} pipelines." if len(digests) > PIPELINES_MAX else ""
     return section("Pipelines", SUB + some, picture, *parts) if digests else ""
 
 
-def _parts(digest: PipelineDigest) -> list[str]:
+def _pipeline_parts(digest: PipelineDigest) -> list[str]:
     some = f" The first {ROWS_MAX} of {len(digest.ranks):,} ranks." if len(digest.ranks) > ROWS_MAX else ""
     words = f"<p class='sub'>{text(turn_words(digest) + '.' + some)}</p>"
-    return [words, table(TABLE_HEADS, map(_cells, digest.ranks[:ROWS_MAX]))]
+    return [words, table(TABLE_HEADS, map(_rank_cells, digest.ranks[:ROWS_MAX]))]
 
 
-def _cells(rank: RankTurn) -> list[str]:
+def _rank_cells(rank: RankTurn) -> list[str]:
     times = (rank.window_ns, *(getattr(rank, part) for part in PARTS))
     return [f"{rank.rank}", text(", ".join(map(str, rank.stages))), *map(millis, times)]
-
-
-STAGES_MAX: Final = 64
-PX_PER_STAGE: Final = 26
-WORDS: Final = {
-    Work.FORWARD: ("forward", "forward"),
-    Work.BACKWARD: ("backward", "backward"),
-    Work.INPUTS: ("backward of the inputs", "backward"),
-    Work.WEIGHTS: ("backward of the parameters", "optimizer"),
-}
-"""By work: its name, and its colour."""
 
 
 def pipeline_figure(result: Result) -> Figure | None:
@@ -130,7 +134,7 @@ def pipeline_figure(result: Result) -> Figure | None:
 
 
 def _bars(work: Work, rows: Sequence[PipelineRow], begin: int, names: dict[int, str]) -> dict[str, Any]:
-    words, colour = WORDS[work]
+    words, colour = WORK_WORDS[work]
     return {
         "type": "bar",
         "orientation": "h",
@@ -138,13 +142,13 @@ def _bars(work: Work, rows: Sequence[PipelineRow], begin: int, names: dict[int, 
         "y": [names[row.stage] for row in rows],
         "base": ms(row.begin_at_ns - begin for row in rows),
         "x": ms(row.end_at_ns - row.begin_at_ns for row in rows),
-        "hovertext": [plain(f"{words} of microbatch {row.microbatch}: {_told(row)}") for row in rows],
+        "hovertext": [plain(f"{words} of microbatch {row.microbatch}: {_length_words(row)}") for row in rows],
         "hoverinfo": "text",
         "marker": {"color": COLOURS[colour], "line": {"width": 0}},
     }
 
 
-def _told(row: PipelineRow) -> str:
+def _length_words(row: PipelineRow) -> str:
     return f"{duration(row.end_at_ns - row.begin_at_ns)}, after {duration(row.before_ns)} in which it did not compute"
 
 
@@ -157,14 +161,6 @@ def _caption(digest: PipelineDigest, shown: int, count: int, first: PipelineRow)
     )
 
 
-WORK_COLOURS: Final = {
-    Work.FORWARD: "rail_response",
-    Work.BACKWARD: "rail_animation",
-    Work.INPUTS: "rail_animation",
-    Work.WEIGHTS: "rail_load",
-}
-
-
 def stage_tracks(rows: Iterable[PipelineRow]) -> Iterator[Track]:
     """Yield the tracks of one rank."""
     stages: defaultdict[tuple[int, int], list[PipelineRow]] = defaultdict(list)
@@ -173,10 +169,10 @@ def stage_tracks(rows: Iterable[PipelineRow]) -> Iterator[Track]:
     several = len({pipeline for pipeline, _ in stages}) > 1
     for (pipeline, stage), mine in sorted(stages.items()):
         name = f"pipeline {pipeline} stage {stage}" if several else f"pipeline stage {stage}"
-        yield from lay_out(name, [(computation_slice(row),) for row in mine])
+        yield from lay_out(name, [(_computation_slice(row),) for row in mine])
 
 
-def computation_slice(row: PipelineRow) -> Slice:
+def _computation_slice(row: PipelineRow) -> Slice:
     name = f"{row.work} {row.microbatch}"
     args = measured(asdict(row).items())
     return Slice(name, "pipeline", row.begin_at_ns, row.end_at_ns, args, WORK_COLOURS[Work(row.work)])

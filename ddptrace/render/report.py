@@ -19,20 +19,16 @@ from ddptrace.analysis.steps.windows import summarize_windows
 from ddptrace.analysis.summary import Summary, measured_steps, summarize
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.findings import Finding, FindingKind, gravest_first
-from ddptrace.render import report_top as basis
-from ddptrace.render import report_top as sections
-from ddptrace.render import units as unit_sections
+from ddptrace.render import report_top, units
 from ddptrace.render.buckets import TYPICAL, bucket_table
 from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
-from ddptrace.render.device import device_figures, time_spent
-from ddptrace.render.device import launches as device_sections
+from ddptrace.render.device import device_figures, launches, time_spent
 from ddptrace.render.experts import expert_figure, expert_section
 from ddptrace.render.figure import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.markup import contents, figure_html, label, section, slug, text
 from ddptrace.render.pipeline import pipeline_figure, pipeline_section
 from ddptrace.render.ranks.pages import across_body
 from ddptrace.render.ranks.rank_figures import bucket_heat, jitter_heat, matches_figure, path_figure
-from ddptrace.render.report_top import about_html
 from ddptrace.render.rpc import rpc_section
 from ddptrace.render.step_timeline import timeline_figure
 from ddptrace.render.steps import steps_figure
@@ -42,9 +38,9 @@ from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
 from ddptrace.units import counted
 
-NOTHING: Final = Forecast()
+NO_FORECAST: Final = Forecast()
 
-POLICY = (
+POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'"
 )
@@ -59,14 +55,14 @@ SCOPES = "Device time by what the host was doing when it launched the work."
 BASIS = "Every number above rests on this."
 ELSEWHERE = "The same on a timeline of all ranks: open trace.json.gz in Perfetto. The tables: analysis.json."
 
+SAME_MAX: Final = 3
+NOTES_OPEN_MAX: Final = 2
+GRAVE: Final = ("error", "warning")
+NEXT_SUB: Final = "What the numbers below say to change, or to look at first."
+REST_SUB: Final = "What else stands out, gravest first."
 
-def write_report(result: Result, path: str | os.PathLike[str], forecast: Forecast = NOTHING) -> Path:
-    """Write `path` (report.html) whole or not at all; about 1.7 MB, most of it plotly.js. `forecast`: what
-    `ddptrace.predictor.forecast` gives."""
-    with whole_file(path) as file:
-        file.write(page(result, forecast).encode("utf-8", "backslashreplace"))
-    return Path(path)
-
+Pictures = Mapping[str, str]
+"""The HTML of each figure, by its key."""
 
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -80,7 +76,15 @@ TAIL = """</main><script type="application/json" id="figures">{figures}</script>
 SKIP = '<a class="skip" href="#main">Skip to the answer</a>'
 
 
-def page(result: Result, forecast: Forecast = NOTHING) -> str:
+def write_report(result: Result, path: str | os.PathLike[str], forecast: Forecast = NO_FORECAST) -> Path:
+    """Write `path` (report.html) whole or not at all; about 1.7 MB, most of it plotly.js. `forecast`: what
+    `ddptrace.predictor.forecast` gives."""
+    with whole_file(path) as file:
+        file.write(page(result, forecast).encode("utf-8", "backslashreplace"))
+    return Path(path)
+
+
+def page(result: Result, forecast: Forecast = NO_FORECAST) -> str:
     summary = summarize(result)
     figures = drawn(result, summary, forecast)
     pictures = defaultdict(str, {figure.key: figure_html(figure) for figure in figures})
@@ -92,7 +96,7 @@ def page(result: Result, forecast: Forecast = NOTHING) -> str:
     )
 
 
-def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> list[Figure]:
+def drawn(result: Result, summary: Summary, forecast: Forecast = NO_FORECAST) -> list[Figure]:
     steps, _ = measured_steps(result.steps)
     figures = (
         timeline_figure(result),
@@ -120,17 +124,14 @@ def top(result: Result, summary: Summary) -> str:
     device, window = device_total(result), summarize_windows(result)
     return "\n".join(
         (
-            sections.run_line(result),
-            about_html(result),
-            sections.headline_html(result, summary),
-            sections.lead(summary) if window is None else sections.window_lead(window),
-            sections.strip(summary, device) if window is None else sections.parts_strip(window.parts),
-            sections.evidence_line(summary),
+            report_top.run_line(result),
+            report_top.about_html(result),
+            report_top.headline_html(result, summary),
+            report_top.lead(summary) if window is None else report_top.window_lead(window),
+            report_top.strip(summary, device) if window is None else report_top.parts_strip(window.parts),
+            report_top.evidence_line(summary),
         )
     )
-
-
-Pictures = Mapping[str, str]
 
 
 def chapters(result: Result, summary: Summary, picture: Pictures, forecast: Forecast) -> list[tuple[str, str]]:
@@ -158,8 +159,8 @@ def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
     return [
         section(TYPICAL, TYPICAL_SUB, picture["timeline"]),
         section("Exposed time per bucket", exposed, *buckets),
-        section(unit_sections.TITLE, unit_sections.SUB, unit_sections.unit_table(result)),
-        section(unit_sections.BY_DIMENSION, unit_sections.BY_DIMENSION_SUB, unit_sections.dimension_table(result)),
+        section(units.TITLE, units.SUB, units.unit_table(result)),
+        section(units.BY_DIMENSION, units.BY_DIMENSION_SUB, units.dimension_table(result)),
         section("Every step", "Whether the typical step is typical.", picture["steps"]),
     ]
 
@@ -174,9 +175,8 @@ def rank_body(result: Result, picture: Pictures) -> list[str]:
 
 
 def wire_body(result: Result, picture: Pictures) -> list[str]:
-    tables = device_sections
     return [
-        section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
+        section("Collectives", launches.collective_sub(result), launches.collective_table(result)),
         bandwidth_section(result, picture["bandwidth"]),
         traffic_section(result),
         expert_section(result, picture["experts"]),
@@ -187,22 +187,21 @@ def wire_body(result: Result, picture: Pictures) -> list[str]:
 def device_body(result: Result, picture: Pictures) -> list[str]:
     """From the devices as a whole to what each of them worked on."""
     scopes = [html for key, html in picture.items() if key.startswith("scopes-")]
-    tables = device_sections
     return [
         section("Device time", DEVICE, picture["device"]),
         section("Streams", "What ran beside what: each stream of the devices.", picture["streams"]),
-        section("Does the host keep up?", tables.LAUNCHES, tables.launch_table(result)),
+        section("Does the host keep up?", launches.LAUNCH_SUB, launches.launch_table(result)),
         section("What held the host", time_spent.IDLE_SUB, time_spent.idle_table(result)),
         section("Copies", time_spent.COPY_SUB, time_spent.copy_table(result)),
-        section("Kernels", time_spent.SUB, time_spent.kernel_table(result)),
+        section("Kernels", time_spent.KERNEL_SUB, time_spent.kernel_table(result)),
         section("What the device worked for", SCOPES, *scopes),
     ]
 
 
 def basis_body(result: Result, summary: Summary) -> list[str]:
     return [
-        section("What was measured, and how", BASIS, basis.measured_html(result, summary)),
-        section("What was not", "Keep this in mind when you read the numbers.", basis.unmeasured_html(result)),
+        section("What was measured, and how", BASIS, report_top.measured_html(result, summary)),
+        section("What was not", "Keep this in mind when you read the numbers.", report_top.unmeasured_html(result)),
     ]
 
 
@@ -221,25 +220,18 @@ def script_json(value: object) -> str:
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-SAME_MAX: Final = 3
-NOTES_OPEN_MAX: Final = 2
-OPEN: Final = ("error", "warning")
-NEXT: Final = "What the numbers below say to change, or to look at first."
-REST: Final = "What else stands out, gravest first."
-
-
 def next_section(findings: Sequence[Finding], there: str) -> str:
     """What to do, in the order in which it is told on the terminal. `there`: the sections that can be linked."""
-    items = list(items_of([finding for finding in findings if finding.kind.is_advice], there))
-    return section("Look at next", NEXT, listed(items))
+    items = list(finding_items([finding for finding in findings if finding.kind.is_advice], there))
+    return section("Look at next", NEXT_SUB, listed(items))
 
 
 def findings_section(findings: Sequence[Finding], there: str) -> str:
     """Of what is only to be known, more than a few notes are folded away."""
     others = gravest_first([finding for finding in findings if not finding.kind.is_advice])
-    grave = list(items_of([finding for finding in others if finding.severity in OPEN], there))
-    notes = list(items_of([finding for finding in others if finding.severity not in OPEN], there))
-    return section("Findings", REST, listed(grave), listed(notes, folded=len(notes) > NOTES_OPEN_MAX))
+    grave = list(finding_items([finding for finding in others if finding.severity in GRAVE], there))
+    notes = list(finding_items([finding for finding in others if finding.severity not in GRAVE], there))
+    return section("Findings", REST_SUB, listed(grave), listed(notes, folded=len(notes) > NOTES_OPEN_MAX))
 
 
 def listed(items: Sequence[str], folded: bool = False) -> str:
@@ -249,7 +241,7 @@ def listed(items: Sequence[str], folded: bool = False) -> str:
     return f"<details><summary>{counted(len(items), 'note')}</summary>{whole}</details>" if folded else whole
 
 
-def items_of(findings: Sequence[Finding], there: str) -> Iterator[str]:
+def finding_items(findings: Sequence[Finding], there: str) -> Iterator[str]:
     """Of many findings of one code the first, and how many more."""
     told: Counter[str] = Counter()
     for finding in findings:
@@ -263,7 +255,7 @@ def items_of(findings: Sequence[Finding], there: str) -> Iterator[str]:
 
 
 def finding_html(finding: Finding, there: str) -> str:
-    tone = finding.severity if finding.severity in OPEN else "info"
+    tone = finding.severity if finding.severity in GRAVE else "info"
     return (
         f'<li class="{tone}"><span class="severity">{label(finding.severity)}</span>'
         f'<span class="where">{label(finding.where)}</span><p>{text(finding.message)}</p>'

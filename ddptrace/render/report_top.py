@@ -1,5 +1,5 @@
-"""What frames the report, as HTML: the run, the answer in a number and words, where the time goes, and what the
-numbers rest on."""
+"""What frames the report, as HTML: above, what the run is, the answer in a number and words, and where the time goes;
+below, what the numbers rest on and what is missing from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddptrace.analysis.tables.device import Population
 from ddptrace.load.tables import Identity
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.clocks import comparable
-from ddptrace.render.headline import headline, overlap_words, title_words
+from ddptrace.render.headline import headline, window_overlap, window_title
 from ddptrace.render.markup import label, text
 from ddptrace.render.rpc_words import remote_words, split_parts
 from ddptrace.render.trace.tracks import apart_words, by_rank, islands
@@ -37,6 +37,9 @@ from ddptrace.schema import Evidence
 from ddptrace.units import counted, duration, instant, percent, size
 
 FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
+COMMIT_SHOWN: Final = 12
+TAGS_SHOWN: Final = 20
+SCHEDULER_NAMES: Final = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "torchelastic": "torchrun"}
 
 
 def headline_html(result: Result, summary: Summary) -> str:
@@ -84,7 +87,7 @@ def lead(summary: Summary) -> str:
 
 def window_lead(window: WindowSummary) -> str:
     """Of a run without steps."""
-    told = f"{title_words(window)}. {overlap_words(window)}"
+    told = f"{window_title(window)}. {window_overlap(window)}"
     return f'<p class="lead">{escape(told)}</p>'
 
 
@@ -120,18 +123,13 @@ def run_line(result: Result) -> str:
     return f'<div class="run"><b>ddptrace</b>{facts}</div>'
 
 
-COMMIT_SHOWN: Final = 12
-TAGS_SHOWN: Final = 20
-SCHEDULERS: Final = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "torchelastic": "torchrun"}
-
-
 def about_html(result: Result) -> str:
     """The run's name, tags and notes, then what it ran; nothing where nothing is known of it."""
     about = result.about
     name = f'<p class="name">{label(about.name)}</p>' if about.name else ""
     tags = "".join(f"<li>{label(tag)}</li>" for tag in about.tags[:TAGS_SHOWN])
     notes = f'<p class="notes">{text(about.notes)}</p>' if about.notes else ""
-    facts = "".join(f"<li><i>{escape(term)}</i> {label(words)}</li>" for term, words in facts_of(result))
+    facts = "".join(f"<li><i>{escape(term)}</i> {label(words)}</li>" for term, words in about_facts(result))
     told = (
         name,
         f'<ul class="tags">{tags}</ul>' if tags else "",
@@ -147,7 +145,7 @@ def command_html(result: Result) -> str:
     return f"<pre><code>{text(shlex.join(words))}</code></pre>" if words else ""
 
 
-def facts_of(result: Result) -> Iterator[tuple[str, str]]:
+def about_facts(result: Result) -> Iterator[tuple[str, str]]:
     """What it ran, and where."""
     about = result.about
     if about.models:
@@ -158,8 +156,8 @@ def facts_of(result: Result) -> Iterator[tuple[str, str]]:
     software = [f"{name} {version}" for name, version in (("torch", about.torch), ("Python", about.python)) if version]
     if software:
         yield "software", ", ".join(software)
-    if about.job_id and about.scheduler in SCHEDULERS:
-        yield "job", f"{about.job_id} ({SCHEDULERS[about.scheduler]})"
+    if about.job_id and about.scheduler in SCHEDULER_NAMES:
+        yield "job", f"{about.job_id} ({SCHEDULER_NAMES[about.scheduler]})"
     if about.commit:
         yield "commit", about.commit[:COMMIT_SHOWN]
 

@@ -1,8 +1,7 @@
-"""Remote calls in the report and in the trace: tables, runs for others, and arrows from each call to its run.
+"""Remote calls in the report and in the trace.
 
-In: `rpcs` and `rpc_pairs` of a `Result`. Out: lines, a section and tracks.
-
-Remote calls in the trace: the calls of a rank, the runs that it did for others, an arrow from each call to its run.
+In: `rpcs` and `rpc_pairs` of a `Result`. Out: a section of tables, and in the trace the calls of a rank, the runs that
+it did for others, and an arrow from each call to its run:
 
 rank 0  remote calls | rpc_sync forward → worker1 · 4.19 MB      |
                       └──▶
@@ -30,8 +29,8 @@ SUB: Final = (
     " queue there. Bytes count payloads and tensors; gradients count what distributed autograd sends for them."
     " Times are medians: of calls over all calls, of runs over the runs recorded at the callee."
 )
-FUNCTIONS: Final = "<h3>Functions</h3><p class='sub'>Those that took longest together first.</p>"
-FAILURES: Final = "<h3>Failed calls</h3>"
+FUNCTIONS_TITLE: Final = "<h3>Functions</h3><p class='sub'>Those that took longest together first.</p>"
+FAILURES_TITLE: Final = "<h3>Failed calls</h3>"
 
 PAIR_HEADS: Final = (
     ("caller → callee", "words"), ("op", ""), ("calls", ""), ("failed", ""), ("out", ""), ("back", ""),
@@ -43,6 +42,9 @@ FUNCTION_HEADS: Final = (
 )  # fmt: skip
 FAILURE_HEADS: Final = (("call", "words"), ("error", "words"), ("times", ""))
 
+COLUMNS: Final = tuple(entry.name for entry in fields(RpcRow))
+VALUES: Final = attrgetter(*COLUMNS)
+
 
 def rpc_section(result: Result) -> str:
     pairs = pairs_by_bytes(result)
@@ -51,10 +53,10 @@ def rpc_section(result: Result) -> str:
     functions, failures = rpc_functions(result.rpcs), failed_calls(result)
     most = f" The {ROWS_MAX} pairs with the most bytes of {len(pairs):,}." if len(pairs) > ROWS_MAX else ""
     parts = [table(PAIR_HEADS, map(pair_cells, pairs[:ROWS_MAX]))]
-    parts += [FUNCTIONS, table(FUNCTION_HEADS, map(function_cells, functions[:ROWS_MAX]))]
+    parts += [FUNCTIONS_TITLE, table(FUNCTION_HEADS, map(function_cells, functions[:ROWS_MAX]))]
     if failures:
         cells = ([label(told), text(error), f"{count:,}"] for (told, error), count in failures[:ROWS_MAX])
-        parts += [FAILURES, table(FAILURE_HEADS, cells)]
+        parts += [FAILURES_TITLE, table(FAILURE_HEADS, cells)]
     return section("Remote calls", SUB + most, *parts)
 
 
@@ -88,10 +90,6 @@ def function_cells(function: RpcFunction) -> list[str]:
     ]
 
 
-COLUMNS: Final = tuple(entry.name for entry in fields(RpcRow))
-VALUES: Final = attrgetter(*COLUMNS)
-
-
 class Numbered(NamedTuple):
     """A row and the number of its arrow, which both its ranks must know."""
 
@@ -102,39 +100,39 @@ class Numbered(NamedTuple):
 def rpc_tracks(calls: Sequence[Numbered], runs: Sequence[Numbered]) -> Iterator[Track]:
     """`calls` are those that a rank made, `runs` those that it served."""
     yield from lay_out(
-        "remote calls", [(call_slice(numbered),) for numbered in calls if numbered.row.launch_at_ns is not None]
+        "remote calls", [(_call_slice(numbered),) for numbered in calls if numbered.row.launch_at_ns is not None]
     )
     yield from lay_out(
-        "remote runs", [(run_slice(numbered),) for numbered in runs if numbered.row.run_start_at_ns is not None]
+        "remote runs", [(_run_slice(numbered),) for numbered in runs if numbered.row.run_start_at_ns is not None]
     )
 
 
-def call_slice(numbered: Numbered) -> Slice:
+def _call_slice(numbered: Numbered) -> Slice:
     """Until its result was there; where none was seen, until the host could go on."""
     row = numbered.row
     begin = row.launch_at_ns or 0
     end = next((at for at in (row.done_at_ns, row.issued_at_ns) if at is not None), begin)
     sized = "" if row.nbytes_out is None else f" · {size(row.nbytes_out)}"
     name = f"{row.op} {row.function} → {row.callee}{sized}"
-    return Slice(name, "rpc", begin, end, measured(columns(row)), colour(row), *arrow(numbered, "s"))
+    return Slice(name, "rpc", begin, end, measured(_columns(row)), _colour(row), *_arrow(numbered, "s"))
 
 
-def run_slice(numbered: Numbered) -> Slice:
+def _run_slice(numbered: Numbered) -> Slice:
     row = numbered.row
     begin, end = row.run_start_at_ns or 0, row.run_end_at_ns or 0
     name = f"{row.function} for {row.caller or 'an untraced worker'}"
-    return Slice(name, "rpc.run", begin, end, measured(columns(row)), colour(row), *arrow(numbered, "f"))
+    return Slice(name, "rpc.run", begin, end, measured(_columns(row)), _colour(row), *_arrow(numbered, "f"))
 
 
-def arrow(numbered: Numbered, phase: str) -> tuple[int, str]:
+def _arrow(numbered: Numbered, phase: str) -> tuple[int, str]:
     """The arrow's number and which end this is; (0, "") where one of its ends was not seen."""
     whole = numbered.row.launch_at_ns is not None and numbered.row.run_start_at_ns is not None
     return (numbered.arrow, phase) if whole else (0, "")
 
 
-def colour(row: RpcRow) -> str:
+def _colour(row: RpcRow) -> str:
     return "terrible" if row.failed else "grey" if row.internal else "rail_response"
 
 
-def columns(row: RpcRow) -> Iterator[tuple[str, Any]]:
+def _columns(row: RpcRow) -> Iterator[tuple[str, Any]]:
     return zip(COLUMNS, VALUES(row), strict=True)

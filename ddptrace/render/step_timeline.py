@@ -35,10 +35,28 @@ EXPOSED_MARKS_MAX: Final = 60
 PX_PER_ROW: Final = 34
 PHASE_ROW, LIFE_ROW, WORK_ROW = 0.62, 0.2, 0.85
 """How thick the rows are."""
-LANES_DEPTH = 3.4
+LANES_DEPTH: Final = 3.4
 """Of all rows of a rank's communication together: of many each is the thinner."""
-LIVES_DEPTH = 1.0
+LIVES_DEPTH: Final = 1.0
 """Likewise of its gradients."""
+ROW_GAP: Final = 0.12
+KINDS: Final = {
+    "data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other",
+    "gradients": "gradients arriving", "queue": "launched, queued", "compute": "compute",
+    "hidden": "communication, hidden", "exposed_comm": "communication, exposed", "label": "",
+}  # fmt: skip
+"""What is drawn, in the order in which later covers earlier."""
+UNLISTED: Final = ("data", "forward", "backward", "optimizer", "label")
+"""What says its own name needs no place in the legend."""
+
+GROWN_MAX_RATIO: Final = 1.25
+"""Closing pauses may draw intervals so much longer than they are; above that it would lie."""
+SEEN_MIN_RATIO: Final = 1 / 1500
+"""Of the drawing's width: what is narrower than this would be drawn wider than it is."""
+
+Bar = tuple[int, int, float, float, str, str, str]
+"""Begin and end in ns from the left edge, place, thickness, what to say when pointed at, what to write inside, and of a
+bucket what links to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,7 @@ class Item:
 
     @property
     def key(self) -> str:
-        """What links to it, as `report_buckets.drawn_as`."""
+        """What links to it, as `buckets.drawn_as`."""
         return "" if self.row is None else f"{self.row.reducer} {self.row.layout} {self.row.index}"
 
 
@@ -234,12 +252,6 @@ def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str
 # Many short intervals as a few bars -----------------------------------------------------------------------------------
 
 
-GROWN_MAX_RATIO: Final = 1.25
-"""Closing pauses may draw intervals so much longer than they are; above that it would lie."""
-SEEN_MIN_RATIO: Final = 1 / 1500
-"""Of the drawing's width: what is narrower than this would be drawn wider than it is."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shade:
     """`bars`: begin, end, and the share of it that is covered. `covered`: what counts as covered beside them."""
@@ -270,19 +282,7 @@ def simplified(spans: Intervals, most: int, gap_min_ns: float) -> Intervals:
     return np.column_stack((begins, np.concatenate((spans[keep, 1], spans[-1:, 1]))))
 
 
-ROW_GAP: Final = 0.12
-KINDS: Final = {
-    "data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other",
-    "gradients": "gradients arriving", "queue": "launched, queued", "compute": "compute",
-    "hidden": "communication, hidden", "exposed_comm": "communication, exposed", "label": "",
-}  # fmt: skip
-"""What is drawn, in the order in which later covers earlier."""
-UNLISTED: Final = ("data", "forward", "backward", "optimizer", "label")
-"""What says its own name needs no place in the legend."""
-
-Bar = tuple[int, int, float, float, str, str, str]
-"""Begin and end in ns from the left edge, place, thickness, what to say when pointed at, what to write inside, and of a
-bucket what links to it."""
+# Bars on rows ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Every step in the report: the picture of all steps, what computing beside communication costs, and what varies.
 
-In: a `Result` and its `Summary`. Out: figures and sections of the report.
+In: `steps`, `contention` and `jitter` of a `Result`. Out: a figure and sections of the report.
 """
 
 from __future__ import annotations
@@ -20,6 +20,37 @@ from ddptrace.render.words import PARTS, kernel_name
 from ddptrace.units import counted, duration, millis, percent
 
 RANKS_APART_MAX: Final = 4
+
+TALL_MIN: Final = 3.0
+"""Times the median, from which on a bar flattens the others."""
+FEW_RATIO: Final = 0.1
+"""More of them than this are what the program is like, and not cut off."""
+ROOM_RATIO: Final = 0.4
+"""Of the tallest other bar, left above it for the words."""
+TOLD_MAX: Final = 3
+"""In one panel, the tallest."""
+LINE_PX: Final = 15
+
+ROWS_MAX: Final = 20
+ROWS_OPEN: Final = 8
+RANKS_MAX: Final = 40
+TAX_SUB: Final = (
+    "The same operators or kernels, alone and beside communication, compared between steps at the same place in the"
+    " step. Tax: how much longer those beside communication took, in all profiled steps of all ranks."
+)
+JITTER_SUB: Final = (
+    "How long a rank's steps take and how much they vary, without the first step and those that ddptrace delayed. The"
+    " last columns divide the variance, 100 % in all, among the phases without their waits, and waiting."
+)
+TAX_HEADS: Final = (
+    ("name", "names"), ("ranks", ""), ("beside", ""), ("alone", ""), ("alone, median", ""), ("beside, median", ""),
+    ("tax ms", ""),
+)  # fmt: skip
+JITTER_PARTS: Final = ("data", "forward", "backward", "optimizer", "other", "waiting")
+JITTER_HEADS: Final = (
+    ("rank", ""), ("steps", ""), ("median ms", ""), ("p95 ms", ""), ("spread ms", ""),
+    *((part, "") for part in JITTER_PARTS),
+)  # fmt: skip
 
 
 def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
@@ -144,17 +175,6 @@ def bin_words(bin_: Bin, part: str, ns: float) -> str:
 # Bars that would flatten all others -----------------------------------------------------------------------------------
 
 
-TALL_MIN: Final = 3.0
-"""Times the median, from which on a bar flattens the others."""
-FEW_RATIO: Final = 0.1
-"""More of them than this are what the program is like, and not cut off."""
-ROOM_RATIO: Final = 0.4
-"""Of the tallest other bar, left above it for the words."""
-TOLD_MAX: Final = 3
-"""In one panel, the tallest."""
-LINE_PX: Final = 15
-
-
 @dataclass(frozen=True, slots=True)
 class Bar:
     """`begin` to `end` on the step axis; `name` is that of its steps."""
@@ -181,17 +201,17 @@ def cut_labels(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> list[di
     """What plotly writes beside the bars that are cut off."""
     if top_ns is None:
         return []
-    return [label for number, panel in enumerate(panels, start=1) for label in _of_panel(panel, top_ns, number)]
+    return [cut for number, panel in enumerate(panels, start=1) for cut in _cut_labels_in(panel, top_ns, number)]
 
 
-def _of_panel(panel: Sequence[Bar], top_ns: float, number: int) -> Iterator[dict[str, Any]]:
+def _cut_labels_in(panel: Sequence[Bar], top_ns: float, number: int) -> Iterator[dict[str, Any]]:
     middle = (panel[0].begin + panel[-1].end) / 2
     cut = sorted((bar for bar in panel if bar.ns > top_ns), key=lambda bar: -bar.ns)[:TOLD_MAX]
     for line, bar in enumerate(cut):
-        yield _label(bar, bar.begin < middle, number, line)
+        yield _cut_label(bar, bar.begin < middle, number, line)
 
 
-def _label(bar: Bar, at_right: bool, number: int, line: int) -> dict[str, Any]:
+def _cut_label(bar: Bar, at_right: bool, number: int, line: int) -> dict[str, Any]:
     words = f"{bar.name}: {duration(bar.ns)}"
     return {
         "text": f"↑ {words}" if at_right else f"{words} ↑",
@@ -212,25 +232,7 @@ def cut_words(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> str:
     return f" {counted(cut, 'bar')} {'is' if cut == 1 else 'are'} cut off at the top." if cut else ""
 
 
-ROWS_MAX: Final = 20
-ROWS_OPEN: Final = 8
-RANKS_MAX: Final = 40
-TAX: Final = (
-    "The same operators or kernels, alone and beside communication, compared between steps at the same place in the"
-    " step. Tax: how much longer those beside communication took, in all profiled steps of all ranks."
-)
-JITTER: Final = (
-    "How long a rank's steps take and how much they vary, without the first step and those that ddptrace delayed. The"
-    " last columns divide the variance, 100 % in all, among the phases without their waits, and waiting."
-)
-TAX_HEADS: Final = (
-    ("name", "names"), ("ranks", ""), ("beside", ""), ("alone", ""), ("alone, median", ""), ("beside, median", ""),
-    ("tax ms", ""),
-)  # fmt: skip
-PHASES: Final = ("data", "forward", "backward", "optimizer", "other", "waiting")
-JITTER_HEADS: Final = (
-    ("rank", ""), ("steps", ""), ("median ms", ""), ("p95 ms", ""), ("spread ms", ""), *((part, "") for part in PHASES),
-)  # fmt: skip
+# What takes longer, and what varies -----------------------------------------------------------------------------------
 
 
 def contention_section(result: Result) -> str:
@@ -241,7 +243,7 @@ def contention_section(result: Result) -> str:
     dear = [rows for rows in by_name.values() if tax_of(rows) > 0]
     dear.sort(key=lambda rows: (-tax_of(rows), rows[0].name))
     cells = [tax_cells(rows) for rows in dear[:ROWS_MAX]]
-    return section("Computing beside communication", TAX, table(TAX_HEADS, cells)) if cells else ""
+    return section("Computing beside communication", TAX_SUB, table(TAX_HEADS, cells)) if cells else ""
 
 
 def tax_of(rows: list[ContentionRow]) -> int:
@@ -270,7 +272,7 @@ def jitter_section(result: Result, picture: str) -> str:
     shown = sorted(whole, key=lambda rank: (-ranks[rank]["step"].spread_ns, rank))[:RANKS_MAX]
     cells = [jitter_cells(rank, ranks[rank]) for rank in (shown if len(shown) > ROWS_OPEN else sorted(shown))]
     return (
-        section("What varies from step to step", JITTER, picture, folded(JITTER_HEADS, cells, ROWS_OPEN, "ranks"))
+        section("What varies from step to step", JITTER_SUB, picture, folded(JITTER_HEADS, cells, ROWS_OPEN, "ranks"))
         if cells
         else ""
     )
@@ -278,7 +280,7 @@ def jitter_section(result: Result, picture: str) -> str:
 
 def jitter_cells(rank: int, parts: dict[str, JitterRow]) -> list[str]:
     step = parts["step"]
-    shares = [parts[part].share_ratio if part in parts else None for part in PHASES]
+    shares = [parts[part].share_ratio if part in parts else None for part in JITTER_PARTS]
     return [
         str(rank),
         f"{step.steps:,}",

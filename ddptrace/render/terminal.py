@@ -17,8 +17,7 @@ from ddptrace.findings import Finding, gravest_first
 from ddptrace.render.device.launches import collective_lines, device_lines, scope_lines
 from ddptrace.render.device.time_spent import copy_lines, idle_lines, kernel_lines
 from ddptrace.render.experts import expert_lines
-from ddptrace.render.headline import headline, title_words
-from ddptrace.render.headline import overlap_words as window_overlap
+from ddptrace.render.headline import headline, window_overlap, window_title
 from ddptrace.render.pipeline import pipeline_lines
 from ddptrace.render.ranks.pages import across_lines
 from ddptrace.render.rpc_words import remote_words, rpc_lines, waiting
@@ -122,7 +121,7 @@ def breakdown_lines(summary: Summary, window: WindowSummary | None) -> Iterator[
 
 def window_lines(window: WindowSummary) -> Iterator[str]:
     """Where the profiler window goes, of a run without steps."""
-    yield from textwrap.wrap(title_words(window), WIDTH, subsequent_indent="  ")
+    yield from textwrap.wrap(window_title(window), WIDTH, subsequent_indent="  ")
     for part in window.parts:
         if part.ns or part.name != "exposed_memory":
             yield part_line(PARTS[part.name], part)

@@ -14,7 +14,6 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.units.digest import (
     PARTS,
     DimensionDigest,
-    Edges,
     UnitDigest,
     Units,
     dimensions,
@@ -38,6 +37,7 @@ BY_DIMENSION_SUB: Final = (
 )
 ROWS_OPEN: Final = 10
 ROWS_MAX: Final = 200
+MOST_UNITS: Final = 6  # on the terminal
 HEADS: Final[Heads] = (
     ("unit", "words"), ("role", "words"), ("exposed ms", ""), ("of step", ""), ("comm ms", ""), ("hidden", ""),
     ("queued behind ms", ""), ("ahead", ""), ("calls", ""), ("size", ""), ("parameters", ""), ("evidence", "words"),
@@ -46,6 +46,15 @@ DIMENSION_HEADS: Final[Heads] = (
     ("dimension", "words"), ("mesh", "words"), ("exposed ms", ""), ("of step", ""), ("late ms", ""),
     ("bubble ms", ""), ("transfer ms", ""), ("not known ms", ""), ("calls", ""),
 )  # fmt: skip
+DIMENSIONS: Final = {
+    "dp": "data parallel",
+    "fsdp": "sharded data parallel",
+    "tp": "tensor parallel",
+    "pp": "pipeline parallel",
+    "ep": "expert parallel",
+    "cp": "context parallel",
+    "other": "other",
+}
 
 
 def unit_table(result: Result) -> str:
@@ -55,10 +64,10 @@ def unit_table(result: Result) -> str:
     if not rows:
         return ""
     heads, rows = without_empty(HEADS, rows)
-    return folded(heads, rows, ROWS_OPEN, _rest(found)) + f"<p>{text(edge_words(found))}</p>"
+    return folded(heads, rows, ROWS_OPEN, _rest_words(found)) + f"<p>{text(edge_words(found))}</p>"
 
 
-def _rest(found: Units) -> str:
+def _rest_words(found: Units) -> str:
     unseen = len(found.units) - ROWS_MAX
     return "units" + (f"; {counted(unseen, 'less exposed one')} stand in analysis.json" if unseen > 0 else "")
 
@@ -97,17 +106,6 @@ def dimension_cells(one: DimensionDigest) -> list[str]:
     ]
 
 
-DIMENSIONS: Final = {
-    "dp": "data parallel",
-    "fsdp": "sharded data parallel",
-    "tp": "tensor parallel",
-    "pp": "pipeline parallel",
-    "ep": "expert parallel",
-    "cp": "context parallel",
-    "other": "other",
-}
-
-
 def dimension_words(one: DimensionDigest) -> str:
     """As in "tp (tensor parallel)"."""
     words = DIMENSIONS[one.dimension]
@@ -126,10 +124,9 @@ def ahead_words(unit: UnitDigest) -> str:
 
 def edge_words(units: Units) -> str:
     """What of the exposed time of FSDP units no earlier launch hides; empty where nothing is exposed."""
-    return "" if units.edges is None else _edge_words(units.edges)
-
-
-def _edge_words(edges: Edges) -> str:
+    edges = units.edges
+    if edges is None:
+        return ""
     parts = [
         f"{duration(ns)} the {what}"
         for ns, what in (
@@ -149,9 +146,6 @@ def tensor_lines(result: Result) -> Iterator[str]:
         yield f"Tensor parallelism  {duration(cost.exposed_ns)} of a step exposed"
         yield f"  by nature, the next operator needs the result at once   {duration(cost.by_nature_ns):>9}"
         yield f"  by order, what computes meanwhile is too short          {duration(cost.by_order_ns):>9}"
-
-
-MOST_UNITS: Final = 6
 
 
 def unit_lines(found: Units) -> Iterator[str]:

@@ -6,6 +6,6 @@ points, at a `TracerProvider`, a collector, Prometheus, a file or the terminal.
 Both come in as `rows.py`. `spans` and `metrics` make OpenTelemetry's data of these rows, `delivery` brings the data to
 its destinations, and `companion` is the process that does all this beside a training.
 
-This is the only room that imports opentelemetry. `environment.py`, `extra.py` and `companion/companion.py` do not, and
-neither does this file: a training that exports nothing must not pay for it.
+This is the only room that imports opentelemetry. `environment.py` and `companion/companion.py` do not, and neither does
+this file: a training that exports nothing must not pay for it.
 """

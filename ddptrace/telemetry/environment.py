@@ -1,10 +1,7 @@
-"""Reads what the standard `OTEL_*` variables ask for, and checks for the packages of the extra `ddptrace[telemetry]`.
+"""Reads what the standard `OTEL_*` variables ask for, checks for the packages of the extra `ddptrace[telemetry]`, and
+warns of what telemetry could not do.
 
-Nothing here imports OpenTelemetry, because a training calls this when it starts.
-
-Checks for the packages of the extra `ddptrace[telemetry]`, and warns of what telemetry could not do.
-
-Nothing here imports the packages, because a training calls this when it starts.
+Nothing here imports OpenTelemetry or another package of the extra, because a training calls this when it starts.
 """
 
 from __future__ import annotations
@@ -43,6 +40,15 @@ EXPORTERS: Final = {
     "none": (None, None),
 }
 
+EXTRA: Final = ("opentelemetry", "prometheus_client", "grpc", "requests", "urllib3", "google")
+"""What modules of the extra's packages begin with."""
+NEEDED: Final = {
+    GRPC: ("grpc", "opentelemetry.exporter.otlp.proto.grpc"),
+    HTTP: ("requests", "opentelemetry.exporter.otlp.proto.http"),
+    "prometheus": ("prometheus_client",),
+}
+"""By protocol of OTLP, or exporter: the packages that it needs beside the SDK."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -67,7 +73,7 @@ def wanted(environ: Mapping[str, str]) -> Wanted:
     if is_disabled(environ):
         return Wanted()
     (traces, traces_protocol), (metrics, metrics_protocol) = (
-        _of_signal(environ, signal) for signal in (TRACES, METRICS)
+        _exporters_of(environ, signal) for signal in (TRACES, METRICS)
     )
     if "prometheus" in metrics:
         prometheus_address(environ)
@@ -121,7 +127,7 @@ def metrics_every_s(environ: Mapping[str, str]) -> float:
     return int(value) / 1000
 
 
-def _of_signal(environ: Mapping[str, str], signal: str) -> tuple[tuple[str, ...], str]:
+def _exporters_of(environ: Mapping[str, str], signal: str) -> tuple[tuple[str, ...], str]:
     variable = _exporter(signal)
     words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
     if not words and endpoint_of(environ, signal) is not None:
@@ -194,17 +200,9 @@ def shown(url: str) -> str:
     return printable(re.sub(r"[?#].*", "?***", without_user))
 
 
-NAMES: Final = "opentelemetry", "prometheus_client", "grpc", "requests", "urllib3", "google"
-NEEDED: Final = {
-    GRPC: ("grpc", "opentelemetry.exporter.otlp.proto.grpc"),
-    HTTP: ("requests", "opentelemetry.exporter.otlp.proto.http"),
-    "prometheus": ("prometheus_client",),
-}
-
-
 @contextlib.contextmanager
 def extra() -> Iterator[None]:
-    """Turn the failed import of such a package inside the `with` block into a clear error.
+    """Turn the failed import of a package of the extra inside the `with` block into a clear error.
 
     Raises:
         DdptraceError: a package is missing, or refuses the value of an environment variable.
@@ -212,7 +210,7 @@ def extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(NAMES):
+        if not (error.name or "").startswith(EXTRA):
             raise
         raise _missing(error.name or "") from None
     except ValueError as error:  # OpenTelemetry reads some variables while it is imported

@@ -2,6 +2,6 @@
 
 In: files of torch.profiler, and steps. Out: files of the same layout that hold what these steps need, and no more.
 
-cut       what the steps of a rank need, as instants      trim      all ranks of a folder
-shorter   one file, shortened event by event              recorded  the numbers of a run's steps
+trim      all ranks of a folder, by the step numbers of a run's records
+shorter   what the steps of a rank need, as instants, and one file, shortened event by event
 """

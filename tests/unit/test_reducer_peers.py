@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import peers
 from ddptrace.reducer.peers import Peers
-from ddptrace.reducer.sender import FIRST, HookAgreement
+from ddptrace.reducer.sender import FIRST_FORWARD, HookAgreement
 
 CPU = torch.device("cpu")
 
@@ -186,6 +186,6 @@ def test_a_rank_that_met_in_this_model_s_first_forward_and_went_on_to_the_next_i
     store.set("first/2", "0")
     assert "rank 0 is in number 2 and rank 1 in number 1" in agreement._another_model(store)
     # WHEN rank 0 turns out to have come to the first one before
-    store.set(f"1/{FIRST}/0", "")
+    store.set(f"1/{FIRST_FORWARD}/0", "")
     # THEN
     assert agreement._another_model(store) == ""

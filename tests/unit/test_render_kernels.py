@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptrace.render.words import NAME_MAX, kernel_name
+from ddptrace.render.words import KERNEL_NAME_MAX, kernel_name
 
 ELEMENTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float,"
@@ -58,10 +58,10 @@ def test_a_kernels_name_is_cut_to_what_it_runs(full: str, short: str) -> None:
 @given(st.text(alphabet="ab_:<>() ,*0-", max_size=200))
 def test_no_name_is_empty_or_long_whatever_it_was(name: str) -> None:
     short = kernel_name(name)
-    assert len(short) <= NAME_MAX
+    assert len(short) <= KERNEL_NAME_MAX
     assert bool(short) == bool(name)
 
 
 def test_a_name_that_is_too_long_keeps_its_beginning() -> None:
     short = kernel_name("k" * 300)
-    assert short == "k" * (NAME_MAX - 1) + "…"
+    assert short == "k" * (KERNEL_NAME_MAX - 1) + "…"

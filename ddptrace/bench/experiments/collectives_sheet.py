@@ -1,9 +1,7 @@
-"""The sheet of `collectives`: fits a start and a rate to the times, and makes tables, the chart of busbw over size,
-and sentences.
+"""The sheet of `ddptrace bench collectives`: its tables, the chart of busbw over size, and its sentences.
 
-Time over size as a start and a rate: t(n) = start + n / rate, by least squares on the relative error; and in words.
-
-The relative error, since a deviation of 10 µs means much at 4 kB and nothing at 1 GB.
+A line is fitted to the times of each op on each number of ranks: t(n) = start + n / rate, by least squares on the
+relative error, since a deviation of 10 µs means much at 4 kB and nothing at 1 GB.
 """
 
 from __future__ import annotations
@@ -44,6 +42,27 @@ FIT_NOTE: Final = (
     "time = start + bytes / rate, by least squares on the relative error of the medians. range: by resampling the "
     "rounds. error: how far the medians lie from the line. -: these sizes do not show it."
 )
+ROUNDS_MIN: Final = 3
+"""Fewer rounds are not fitted."""
+DRAWS: Final = 500
+WRONG_MIN_RATIO: Final = 0.25
+"""A line whose mean error exceeds this describes nothing."""
+CALLED: Final = {
+    "all_reduce": "An all-reduce",
+    "all_gather": "An all-gather",
+    "reduce_scatter": "A reduce-scatter",
+    "broadcast": "A broadcast",
+    "all_to_all": "An all-to-all",
+    "reduce": "A reduce",
+    "gather": "A gather",
+    "scatter": "A scatter",
+    "send_recv": "A send to a neighbour",
+}
+
+StartAndSlope = tuple[float, float]
+"""Start in ns, slope in ns per byte."""
+Triple = tuple[float | None, float | None, float | None]
+"""A value and the ends of its interval. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,40 +199,19 @@ def _fit_row(op: str, ranks: int, fitted: Fit) -> tuple[str, ...]:
 
 
 def _chart(cells: Sequence[Cell]) -> tuple[Chart, ...]:
-    lines = tuple(_line(op, ranks, mine) for (op, ranks), mine in _by_line(cells).items())
+    lines = tuple(_chart_line(op, ranks, mine) for (op, ranks), mine in _by_line(cells).items())
     caption = "Each line is an op with its number of workers. Bars span its interval over the rounds."
     title = "Bus bandwidth over size"
     chart = Chart(title, "size in MB", "busbw in MB/s", lines, log_x=True, log_y=True, caption=caption)
     return (chart,) if lines else ()
 
 
-def _line(op: str, ranks: int, cells: Sequence[Cell]) -> Line:
+def _chart_line(op: str, ranks: int, cells: Sequence[Cell]) -> Line:
     low, mid, high = (
         tuple(busbw(cell.op, cell.ranks, cell.nbytes, getattr(cell.time, part)) / 1e6 for cell in cells)
         for part in ("high", "median", "low")
     )
     return Line(f"{op}, {ranks}", tuple(cell.nbytes / 1e6 for cell in cells), mid, low, high, kin=op)
-
-
-ROUNDS_MIN: Final = 3
-DRAWS: Final = 500
-WRONG_MIN_RATIO: Final = 0.25
-"""A line whose mean error exceeds this describes nothing."""
-CALLED: Final = {
-    "all_reduce": "An all-reduce",
-    "all_gather": "An all-gather",
-    "reduce_scatter": "A reduce-scatter",
-    "broadcast": "A broadcast",
-    "all_to_all": "An all-to-all",
-    "reduce": "A reduce",
-    "gather": "A gather",
-    "scatter": "A scatter",
-    "send_recv": "A send to a neighbour",
-}
-StartAndRate = tuple[float, float]
-"""Start in ns, slope in ns per byte."""
-Triple = tuple[float | None, float | None, float | None]
-"""A value and the ends of its interval. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +247,7 @@ def fit(rounds: Mapping[int, Sequence[float]]) -> Fit | None:
         return None
     medians = [statistics.median(rounds[size]) for size in sizes]
     start, slope = line(sizes, medians)
-    drawn = _drawn([rounds[size] for size in sizes], sizes)
+    drawn = _resampled([rounds[size] for size in sizes], sizes)
     errors = [(start + slope * size) / time - 1 for size, time in zip(sizes, medians, strict=True)]
     return Fit(
         start,
@@ -264,12 +262,12 @@ def fit(rounds: Mapping[int, Sequence[float]]) -> Fit | None:
     )
 
 
-def _rates(slope: float, drawn: Sequence[StartAndRate]) -> Triple:
+def _rates(slope: float, drawn: Sequence[StartAndSlope]) -> Triple:
     least, most = _interval([slope for _, slope in drawn])
     return (1e9 / slope, 1e9 / most, 1e9 / least) if least and slope else (None, None, None)
 
 
-def _halves(found: StartAndRate, drawn: Sequence[StartAndRate]) -> Triple:
+def _halves(found: StartAndSlope, drawn: Sequence[StartAndSlope]) -> Triple:
     """Use the draws that have a slope: nearly all of them, if the rate is known."""
     if _rates(found[1], drawn)[0] is None:
         return None, None, None
@@ -281,7 +279,7 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     return quantile(ordered, 0.025), quantile(ordered, 0.975)
 
 
-def _drawn(rounds: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[StartAndRate]:
+def _resampled(rounds: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[StartAndSlope]:
     chance = random.Random(0)
     return [
         line(sizes, [statistics.median(chance.choices(times, k=len(times))) for times in rounds]) for _ in range(DRAWS)
@@ -300,11 +298,11 @@ def fit_words(fits: Mapping[str, Mapping[int, Fit | None]]) -> list[str]:
 
 def op_words(op: str, fits: Mapping[int, Fit | None]) -> str:
     """Return one sentence on an op, with a part for each number of ranks."""
-    parts = [f"over {counted(ranks, 'rank')} {_part(fitted)}" for ranks, fitted in fits.items()]
+    parts = [f"over {counted(ranks, 'rank')} {_fitted_words(fitted)}" for ranks, fitted in fits.items()]
     return f"{CALLED[op]} {'; '.join(parts)}."
 
 
-def _part(fitted: Fit | None) -> str:
+def _fitted_words(fitted: Fit | None) -> str:
     if fitted is None:
         return "has too few measurements for a fit"
     off = f"mean error of the fit {percent(fitted.rms_ratio)}, largest {percent(fitted.worst_ratio)}"
@@ -317,10 +315,10 @@ def _part(fitted: Fit | None) -> str:
     if not fitted.start_is_seen:
         return f"{moves}, and its start is too short to measure with sizes from {size(fitted.least_nbytes)} up ({off})"
     start = f"{duration(fitted.start_ns)} ({duration(fitted.start_low_ns)} to {duration(fitted.start_high_ns)})"
-    return f"starts in about {start} and then {moves}; {_half(fitted)} ({off})"
+    return f"starts in about {start} and then {moves}; {_half_words(fitted)} ({off})"
 
 
-def _half(fitted: Fit) -> str:
+def _half_words(fitted: Fit) -> str:
     """Say up to which size the start dominates, but nothing beyond the measured sizes."""
     half, low, high = fitted.half_nbytes or 0, fitted.half_low_nbytes or 0, fitted.half_high_nbytes or 0
     if fitted.least_nbytes <= half <= fitted.most_nbytes:

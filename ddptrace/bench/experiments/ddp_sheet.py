@@ -29,6 +29,48 @@ from ddptrace.units import NOT_MEASURED, counted, duration, millis
 
 DDP: Final = "ddp"
 NULL: Final = "null control"
+OWN: Final = "bucketed"
+
+STEP_HEADS: Final = (
+    "model",
+    "strategy",
+    "cap_mb",
+    "backend",
+    "world_size",
+    "global_batch_size",
+    "warmup_steps",
+    "benchmark_steps",
+    "step_time_avg_s",
+    "step_time_std_s",
+    "comm_time_avg_s",
+    "comm_time_std_s",
+    "comm_frac_avg",
+    "comm_frac_std",
+    "true comm ms",
+    "hidden ms",
+    "exposed ms",
+)
+STEP_NOTE: Final = (
+    "step_time: of the timed steps, on the slowest rank. comm_time, comm_frac: by a stopwatch around communication "
+    "calls on the host, mean over the ranks, in separate steps (naive, flat: the blocking calls; overlap: asynchronous "
+    "calls and waits; bucketed: launching to launched, as its observer reports; ddp: the asynchronous call in a "
+    "communication hook). true comm, hidden, exposed: the typical step of a traced run. naive, flat and overlap have "
+    "no cap. Stock DDP and bucketed also send rank 0's buffers before each forward, if the model has any."
+)
+RATIO_HEADS: Final = ("model", "cap_mb", "world_size", "strategy", "step ratio to ddp")
+RATIO_NOTE: Final = (
+    "A round's ratio is the strategy's median step over stock DDP's in the same round; the table shows the median over "
+    "the rounds. The null control is a second instance of stock DDP: the distance of its ratio from 1 is noise."
+)
+
+RATIO_CAPTION: Final = "Bars span the interval over the rounds. 1 is stock DDP. The null control shows the noise."
+COMM_CAPTION: Final = "A step of each: the time by a stopwatch on the host, and the time by the trace."
+
+TOO_SLOW_RATIO: Final = 1.05
+DRAWS: Final = 2000
+FAR_RATIO: Final = 1.5
+"""Ratio from which a stopwatch is called misleading. Steps and traced steps are not the same steps."""
+APPROXIMATE: Final = (Evidence.CALLBACK.value, Evidence.HOST.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,49 +130,6 @@ class Cell:
 
     def host_comm_ns(self, strategy: str) -> float:
         return mean(self.watched[strategy]["comm_ns"])
-
-
-STEP_HEADS: Final = (
-    "model",
-    "strategy",
-    "cap_mb",
-    "backend",
-    "world_size",
-    "global_batch_size",
-    "warmup_steps",
-    "benchmark_steps",
-    "step_time_avg_s",
-    "step_time_std_s",
-    "comm_time_avg_s",
-    "comm_time_std_s",
-    "comm_frac_avg",
-    "comm_frac_std",
-    "true comm ms",
-    "hidden ms",
-    "exposed ms",
-)
-STEP_NOTE: Final = (
-    "step_time: of the timed steps, on the slowest rank. comm_time, comm_frac: by a stopwatch around communication "
-    "calls on the host, mean over the ranks, in separate steps (naive, flat: the blocking calls; overlap: asynchronous "
-    "calls and waits; bucketed: launching to launched, as its observer reports; ddp: the asynchronous call in a "
-    "communication hook). true comm, hidden, exposed: the typical step of a traced run. naive, flat and overlap have "
-    "no cap. Stock DDP and bucketed also send rank 0's buffers before each forward, if the model has any."
-)
-RATIO_HEADS: Final = ("model", "cap_mb", "world_size", "strategy", "step ratio to ddp")
-RATIO_NOTE: Final = (
-    "A round's ratio is the strategy's median step over stock DDP's in the same round; the table shows the median over "
-    "the rounds. The null control is a second instance of stock DDP: the distance of its ratio from 1 is noise."
-)
-
-RATIO_CAPTION: Final = "Bars span the interval over the rounds. 1 is stock DDP. The null control shows the noise."
-COMM_CAPTION: Final = "A step of each: the time by a stopwatch on the host, and the time by the trace."
-
-OWN: Final = "bucketed"
-TOO_SLOW_RATIO: Final = 1.05
-DRAWS: Final = 2000
-FAR_RATIO: Final = 1.5
-"""Ratio from which a stopwatch is called misleading. Steps and traced steps are not the same steps."""
-APPROXIMATE: Final = (Evidence.CALLBACK.value, Evidence.HOST.value)
 
 
 def steps_grid(cells: Sequence[Cell], repeats: Repeats) -> Grid:

@@ -29,12 +29,20 @@ from ddptrace.bench.experiment import Experiment, Measured, TimedOptions
 from ddptrace.bench.experiments.groups_sheet import sections, setup, title
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.timing import interleaved
-from ddptrace.bench.traced import analysis
 from ddptrace.engine import cores
 from ddptrace.errors import DdptraceError
 
+SHAPES: Final = ("pairs", "same")
+MODES: Final = ("sync", "async")
+INTERFACES: Final = "GLOO_SOCKET_IFNAME"
 TRACED_STEPS: Final = 4
 """Each holds `calls` all-reduces in each group."""
+LOADED_STEPS: Final = 5
+"""Steps in a row without a barrier: the kernel's clock of busy cores ticks only every 10 ms."""
+SCHEDSTAT: Final = Path("/proc/self/schedstat")
+
+Timed = tuple[int, int, int]
+"""Launch, begin and end of one call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +65,6 @@ class Options(TimedOptions):
             raise DdptraceError(
                 f"{wrong[0]!r} sets no environment variable: write NAME=VALUE, and separate several by spaces"
             )
-
-
-SHAPES: Final = ("pairs", "same")
-MODES: Final = ("sync", "async")
-INTERFACES: Final = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Floor:
     def threads(self, arrangement: Arrangement) -> int:
         """Return the threads of each group, by its backend; 1 for a backend with a stream. Same on every rank."""
         mine = [group for group in self._of(arrangement) if group is not dist.GroupMember.NON_GROUP_MEMBER]
-        threads = [threads_of(group) for group in mine]
+        threads = [_threads_of(group) for group in mine]
         return max(int(str(each)) for each in self._job.gather(max(threads, default=1)))
 
     def _of(self, arrangement: Arrangement) -> list[Any]:
@@ -112,7 +115,7 @@ class Floor:
     def _group(self, at: int, pair: tuple[int, int], threads: int | None) -> Any:
         key = (at, pair, threads)
         if key not in self._groups:
-            backend = None if threads is None else backend_with(threads)
+            backend = None if threads is None else _backend_with(threads)
             self._groups[key] = dist.new_group(list(pair), backend=backend)
         return self._groups[key]
 
@@ -130,7 +133,7 @@ def measure(job: Job, options: Options) -> Measured:
     steps = {each.name: floor.step(each) for each in asked}
     threads = {each.name: floor.threads(each) for each in asked}
     times = interleaved(job, steps, options.repeats)
-    loads = {name: load_of(job, step) for name, step in steps.items()}
+    loads = {name: _load_of(job, step) for name, step in steps.items()}
     runs = {name: _record(job, options, name, step) for name, step in steps.items()}
     calls = {name: calls_of(run, threads[name]) for name, run in runs.items()} if job.rank == 0 else {}
     return {
@@ -164,9 +167,6 @@ def arrangements(options: Options, job: Job) -> Iterator[Arrangement]:
                 yield Arrangement(shape, "async", fit[-1], threads)
 
 
-EXPERIMENT: Final = Experiment("groups", Options, measure, title, sections, setup)
-
-
 def _one_by_one(turns: Sequence[tuple[Any, torch.Tensor]]) -> None:
     for group, tensor in turns:
         dist.all_reduce(tensor, group=group)
@@ -178,7 +178,7 @@ def _all_at_once(turns: Sequence[tuple[Any, torch.Tensor]]) -> None:
         work.wait()
 
 
-def backend_with(threads: int) -> str:
+def _backend_with(threads: int) -> str:
     """Register Gloo with this number of worker threads in each group, and return its name as a backend.
 
     `new_group` passes no options to Gloo, but it makes any registered backend.
@@ -204,16 +204,11 @@ def _devices(gloo: Any) -> list[Any]:
     return [gloo.create_device(interface=name) for name in names] or [gloo.create_default_device()]
 
 
-def threads_of(group: Any) -> int:
+def _threads_of(group: Any) -> int:
     try:
         return int(group._get_backend(torch.device("cpu")).options._threads)
     except (AttributeError, RuntimeError):
         return 1
-
-
-LOADED_STEPS: Final = 5
-"""Steps in a row without a barrier: the kernel's clock of busy cores ticks only every 10 ms."""
-SCHEDSTAT: Final = "/proc/self/schedstat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +233,9 @@ class Calls:
         return self.calls * self.exec_ns / self.span_ns
 
 
-Timed = tuple[int, int, int]
-"""Launch, begin and end of one call."""
-
-
 def calls_of(run: Path, threads: int) -> dict[str, Any] | None:
     """Return `Calls` of a traced run as JSON; None if it shows no execution. `threads`: workers of each group."""
-    result = analysis(run)
+    result = traced.analysis(run)
     profiled = {(step.rank, step.step) for step in result.steps if step.profiled}
     queues: dict[tuple[int, int], dict[str, list[Timed]]] = defaultdict(lambda: defaultdict(list))
     evidence = set()
@@ -253,10 +244,10 @@ def calls_of(run: Path, threads: int) -> dict[str, Any] | None:
             continue
         queues[row.rank, row.step][row.group].append((row.launch_at_ns, row.exec_start_at_ns, row.exec_end_at_ns or 0))
         evidence.add("" if row.evidence is None else row.evidence.value)
-    return None if not queues else _means(list(queues.values()), threads, "+".join(sorted(evidence)))
+    return None if not queues else _mean_calls(list(queues.values()), threads, "+".join(sorted(evidence)))
 
 
-def _means(steps: Sequence[dict[str, list[Timed]]], threads: int, evidence: str) -> dict[str, Any]:
+def _mean_calls(steps: Sequence[dict[str, list[Timed]]], threads: int, evidence: str) -> dict[str, Any]:
     spans, waits = [], []
     for groups in steps:
         calls = [call for queue in groups.values() for call in queue]
@@ -306,7 +297,7 @@ class Account:
         return tuple(getattr(self, field) - getattr(then, field) for field in self.__slots__)
 
 
-def load_of(job: Job, step: Callable[[], None]) -> dict[str, Any]:
+def _load_of(job: Job, step: Callable[[], None]) -> dict[str, Any]:
     """Run the step and return the load of the host whose cores the ranks kept busiest. Collective."""
     job.meet()
     then = Account.now()
@@ -316,10 +307,10 @@ def load_of(job: Job, step: Callable[[], None]) -> dict[str, Any]:
     loads: list[Any] = job.gather((socket.gethostname(), cores(), Account.now().since(then)))
     by_host = [[each[1:] for each in loads if each[0] == host] for host in sorted({each[0] for each in loads})]
     wall_ns = max(spent[0] for _, _, spent in loads)
-    return max((of_host(host, wall_ns) for host in by_host), key=lambda load: float(load["cpu_ratio"]))
+    return max((load_of_host(host, wall_ns) for host in by_host), key=lambda load: float(load["cpu_ratio"]))
 
 
-def of_host(ranks: Sequence[tuple[int, tuple[int, ...]]], wall_ns: int) -> dict[str, Any]:
+def load_of_host(ranks: Sequence[tuple[int, tuple[int, ...]]], wall_ns: int) -> dict[str, Any]:
     """Return one host's load, from (cores, spent) of its ranks.
 
     `cpu_ns`: of one step, all ranks together. `cpu_ratio`: share of the host's cores that the ranks used;
@@ -334,7 +325,7 @@ def of_host(ranks: Sequence[tuple[int, tuple[int, ...]]], wall_ns: int) -> dict[
         "cpu_ns": cpu_ns / LOADED_STEPS,
         "cpu_ratio": min(1.0, cpu_ns / (wall_ns * host_cores)),
         "machine_ratio": longest.busy_ticks / longest.all_ticks if longest.all_ticks else None,
-        "ready": sum(account.ready_ns for account in accounts) / wall_ns if Path(SCHEDSTAT).exists() else None,
+        "ready": sum(account.ready_ns for account in accounts) / wall_ns if SCHEDSTAT.exists() else None,
     }
 
 
@@ -356,3 +347,6 @@ def _read(path: Path) -> str:
         return os.fsdecode(path.read_bytes())
     except OSError:
         return ""
+
+
+EXPERIMENT: Final = Experiment("groups", Options, measure, title, sections, setup)

@@ -43,8 +43,8 @@ class Cause(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Point:
     """One arrangement as measured. Times in ns. `step_ns`: untraced. `sent_nbytes`: by all ranks in a step. `calls` to
-    `idle_ns`: see `groups_facts.Calls`, None if no execution was seen. `cores` to `ready`: see
-    `groups_facts.of_host`."""
+    `idle_ns`: see `groups.Calls`, None if no execution was seen. `cores` to `ready`: see
+    `groups.load_of_host`."""
 
     groups: int
     step_ns: float

@@ -1,14 +1,12 @@
 """Synchronising less often: one update every n micro-batches, what it saves, and how a small transformer learns with
 it.
 
-A sample costs less, since n times as many samples share the same bytes; and it teaches less, since there is one update
-instead of n. Both are measured: the time of a sample, and the loss after the same samples.
-
-A small transformer that learns real text, with one update every n micro-batches. Every n sees the same samples.
-
 micro-batch    0    1    2    3    4    5    6    7
 n = 1          u    u    u    u    u    u    u    u      u: gradients synchronised, optimizer steps
 n = 4                         u                   u      between them gradients add up on the rank
+
+A sample costs less, since n times as many samples share the same bytes; and it teaches less, since there is one update
+instead of n. Both are measured: the time of a sample, and the loss after the same samples of real text.
 """
 
 from __future__ import annotations
@@ -48,6 +46,17 @@ from ddptrace.units import NOT_MEASURED, counted, duration, millis, size
 CAP_MB: Final = 1
 POINTS: Final = 16
 """Points of the loss curve; there may be a few more."""
+CONTEXT: Final = 64
+MICRO_BATCH: Final = 4
+HELD_OUT: Final = 32
+"""Number of windows of text that no rank trains on."""
+LEARNING_RATE: Final = 1e-3
+
+NOTE: Final = (
+    "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of equal size make an update. loss: "
+    "mean cross-entropy in nats on held-out text, after the same samples and with the same learning "
+    "rate for every n. comm, hidden and exposed: of one update, in a traced run."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +169,6 @@ def _heads(ways: list[Way]) -> tuple[str, ...]:
     return "n", "ms a sample", "ratio to 1", interval, "loss at the end", *COMM_HEADS, "exposed ms a micro-batch"
 
 
-NOTE: Final = (
-    "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of equal size make an update. loss: "
-    "mean cross-entropy in nats on held-out text, after the same samples and with the same learning "
-    "rate for every n. comm, hidden and exposed: of one update, in a traced run."
-)
-
-
 def _row(way: Way) -> tuple[str, ...]:
     exposed = way.typical["exposed_ns"]
     against = ("1.00", NOT_MEASURED) if way.count == 1 else (f"{way.ratio.median:.2f}", way.interval)
@@ -260,16 +262,6 @@ def _verdict(least: float, most: float, way: Way) -> str:
     return "the curve's points and the noise do not show which is less"
 
 
-EXPERIMENT: Final = Experiment("no-sync", Options, measure, title, each_job(section), setup)
-
-
-CONTEXT: Final = 64
-MICRO_BATCH: Final = 4
-HELD_OUT: Final = 32
-"""Number of windows of text that no rank trains on."""
-LEARNING_RATE: Final = 1e-3
-
-
 def standard_library() -> Tensor:
     """Return the source of Python's standard library as uint8: real text that every machine has."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
@@ -353,3 +345,6 @@ def learning_curves(
         found[str(count)] = losses
         job.say(f"trained with {counted(count, 'micro-batch', 'micro-batches')} an update: loss {losses[-1]:.3f}")
     return found
+
+
+EXPERIMENT: Final = Experiment("no-sync", Options, measure, title, each_job(section), setup)

@@ -1,22 +1,20 @@
-"""Stamps when operations complete, on the thread of the backend that calls back, and knows which of a profiler window
-still run.
-
-That thread holds the interpreter's lock, and where cores are scarce it may lose its core meanwhile: training then waits
-for both. So a stamp only notes the instant, without a line of Python, and stamps are reused. Records are written
-together, at the end of backward or on the keeper's thread: written one by one during the computation, which pushes
-Python out of the caches, each would cost ten times as much.
+"""Stamps when operations complete, on the thread of the backend that calls back, and knows which collectives of a
+profiler window that thread is still busy with.
 
     backend     ....all-reduce ends, noted ....all-reduce ends, noted
     training    backward ..................................... its end: written
 
-The collectives of a profiler window that a thread of the backend is still busy with.
+The backend's thread holds the interpreter's lock, and where cores are scarce it may lose its core meanwhile: training
+then waits for both. So a stamp only notes the instant, without a line of Python, and stamps are reused. Records are
+written together, at the end of backward or on the keeper's thread: written one by one during the computation, which
+pushes Python out of the caches, each would cost ten times as much.
+
+    Gloo's thread   all-reduce ── future completes ········· its event ends
+    training        wait for the future ──── update ─ end of the step ⋯ end of the window
 
 Gloo completes the future of a collective, for which DDP waits, before it ends the collective's event in the profiler.
 torch frees all events when a window ends, without waiting for that thread, which then writes into freed memory. That
 may end the process, so a window ends when this thread is done.
-
-    Gloo's thread   all-reduce ── future completes ········· its event ends
-    training        wait for the future ──── update ─ end of the step ⋯ end of the window
 """
 
 from __future__ import annotations
@@ -32,11 +30,13 @@ from ddptrace.capture.surface import failure_of, tolerating
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
-_now = time.perf_counter_ns
-
-
 MANY: Final = 256
 """Noted completions after which the next collective writes them: a program without backwards never gets to it."""
+POLL_S: Final = 0.000_2
+FEW: Final = 4
+"""Collectives of a window that each new one looks at, so that thousands that never end take no time."""
+
+_now = time.perf_counter_ns
 
 
 class Completions:
@@ -92,11 +92,6 @@ class _Stamp:
         self.future: Any = None
         instants = iter(_now, None)
         self.note: Callable[[Any], None] = partial(next, map(noted.append, zip(repeat(self), instants, strict=False)))
-
-
-POLL_S: Final = 0.000_2
-FEW: Final = 4
-"""Collectives that each new one looks at, so that thousands that never end take no time."""
 
 
 class CollectivesInWindow:

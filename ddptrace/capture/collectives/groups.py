@@ -1,4 +1,4 @@
-"""Process groups by name, each recorded once, and how many bytes an all-to-all sends to each rank of its group."""
+"""Process groups, each recorded once by its name, and the bytes that an all-to-all sends to each rank of its group."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.surface import Patches
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
+
+SPLIT: Final = int(Kind.SPLIT)
 
 
 class Groups:
@@ -104,9 +106,6 @@ def _threads(group: Any) -> int | None:
         return int(group._get_backend(torch.device("cpu")).options._threads)
     except (AttributeError, RuntimeError):
         return None
-
-
-SPLIT: Final = int(Kind.SPLIT)
 
 
 def sent_to_each(op: Operator, args: tuple[Any, ...], nbytes: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Wraps the calls that make a stream wait, and those that begin and end the capture of a graph."""
+"""Wraps calls of the device: those that make a stream wait, and those that begin and end the capture of a graph."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ddptrace.capture.device.timed_events import DeviceTimer
 from ddptrace.capture.surface import Patches
 
 WAIT: Final = "wait"
+BEGIN: Final = "capture_begin"
+END: Final = "capture_end"
 
 
 def watch_waits(patches: Patches, timer: DeviceTimer) -> None:
@@ -33,11 +35,7 @@ def watch_waits(patches: Patches, timer: DeviceTimer) -> None:
     patches.replace(timer.event_type, WAIT, waiting)
 
 
-BEGIN: Final = "capture_begin"
-END: Final = "capture_end"
-
-
-def watch_captures(patches: Patches, events: DeviceTimer) -> None:
+def watch_captures(patches: Patches, timer: DeviceTimer) -> None:
     """Have the events of the device rest while a graph is captured, if this torch has graphs."""
     graph: Any = getattr(torch.cuda, "CUDAGraph", None)
     if not (hasattr(graph, "__dict__") and BEGIN in vars(graph) and END in vars(graph)):
@@ -45,11 +43,11 @@ def watch_captures(patches: Patches, events: DeviceTimer) -> None:
 
     def beginning(original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-            events.capture_begins()
+            timer.capture_begins()
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
-                events.capture_ends()
+                timer.capture_ends()
                 raise
 
         return capture_begin
@@ -59,7 +57,7 @@ def watch_captures(patches: Patches, events: DeviceTimer) -> None:
             try:
                 return original(self, *args, **kwargs)
             finally:
-                events.capture_ends()
+                timer.capture_ends()
 
         return capture_end
 

@@ -1,15 +1,14 @@
 """What the keeper's thread looks at now and then: TCP connections, a processor quota, and where a training stands
 still.
 
-The training thread may be asleep, blocked, or busy in one place:
+A pulse tells where the training thread is, which may be asleep, blocked, or busy in one place:
 
 records   P P C W S ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
 looks      │         │         │ pulse   │ pulse         nothing new since the look before, and that is some time ago
 
-What this process's TCP connections have carried so far, by pair of addresses, as Linux counts it.
-
-The owners of the connections (Gloo, NCCL, the program) are not disturbed: each is read through a second descriptor of
-the same connection, which is closed at once.
+Links are what this process's TCP connections have carried so far, by pair of addresses, as Linux counts it. The owners
+of the connections (Gloo, NCCL, the program) are not disturbed: each is read through a second descriptor of the same
+connection, which is closed at once.
 """
 
 from __future__ import annotations
@@ -55,6 +54,33 @@ enough."""
 MOST_LINES: Final = 500
 """Lines that get a name, which stays in the records for good. Beyond them, only a line that the thread stays at
 does."""
+
+DESCRIPTORS: Final = Path("/proc/self/fd")
+
+AT_ONCE: Final = 16
+"""Connections to read before a pause, which takes 0.1 ms: training may want the interpreter meanwhile."""
+
+PAUSE_S: Final = 0.0005
+
+RESENT, ACKED, RTT_MIN, BUSY = (100, "I"), (120, "Q"), (148, "I"), (168, "Q")
+"""Offset and type in struct tcp_info. Newer kernels only append to it, so an older one reports less."""
+
+MOST_INFO: Final = 512
+UNKNOWN_RTT: Final = 2**32 - 1
+US: Final = 1000  # the kernel's microseconds
+
+LEAST_NBYTES: Final = 1 << 20
+"""Pairs that carried less are not recorded."""
+
+MOST_PAIRS: Final = 10_000
+"""Closed pairs to remember. Beyond them, those below `LEAST_NBYTES` are forgotten: a process may meet half the
+internet."""
+
+MOST_IN_SHORT: Final = 256
+"""Descriptors, at most, for a look on the training thread."""
+
+MAPPED: Final = "::ffff:"
+"""What an address of IPv4 begins with on a socket of IPv6."""
 
 _now = time.perf_counter_ns
 
@@ -185,34 +211,6 @@ def _processor_ns(native: int) -> int:
         return int(Path(f"/proc/self/task/{native}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-DESCRIPTORS: Final = Path("/proc/self/fd")
-
-AT_ONCE: Final = 16
-"""Connections to read before a pause, which takes 0.1 ms: training may want the interpreter meanwhile."""
-
-PAUSE_S: Final = 0.0005
-
-RESENT, ACKED, RTT_MIN, BUSY = (100, "I"), (120, "Q"), (148, "I"), (168, "Q")
-"""Offset and type in struct tcp_info. Newer kernels only append to it, so an older one reports less."""
-
-MOST_INFO: Final = 512
-UNKNOWN_RTT: Final = 2**32 - 1
-US: Final = 1000  # the kernel's microseconds
-
-LEAST_NBYTES: Final = 1 << 20
-"""Pairs that carried less are not recorded."""
-
-MOST_PAIRS: Final = 10_000
-"""Closed pairs to remember. Beyond them, those below `LEAST_NBYTES` are forgotten: a process may meet half the
-internet."""
-
-MOST_IN_SHORT: Final = 256
-"""Descriptors, at most, for a look on the training thread."""
-
-MAPPED: Final = "::ffff:"
-"""What an address of IPv4 begins with on a socket of IPv6."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ While a window is being agreed on, ranks look more often, and it begins at least
 decision: every rank looks several times before it comes there. A rank that learns of it too late opens nothing and says
 so. Ranks that train together are at most a step apart; the steps that ranks confirm show how far apart others are.
 
-Notices that steps have become slower than they usually are.
+A slowdown is several steps in a row that are longer than steps usually are:
 
 lengths   ▂▂▂▃▂▂█▂▂▂▃▂▂▂█▂▂▂▃▂▂▂▂▆▆▆          usual: the median of the steps before; bar: that times a factor
 bar       ----------------------------         a checkpoint or an evaluation exceeds it in a single step
@@ -49,6 +49,19 @@ AHEAD_STEPS: Final = 3
 """At least: one of warm-up, one since the rank has confirmed, and one that ranks may be apart."""
 CLOSE_S: Final = 1.0
 """Longest wait, at the end of a trace, for the thread: the store may hang."""
+
+FIRST_STEPS: Final = 5
+"""Not judged: programs compile, allocate and fill their queues in them."""
+
+LEAST_USUAL: Final = 25
+MOST_USUAL: Final = 200
+"""Steps that tell what is usual."""
+
+JUDGE_EVERY: Final = 50
+"""Steps after which it is judged again what is usual: it takes as long as recording a few collectives."""
+
+LEAST_IN_A_ROW: Final = 3
+CHANCE: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,20 +261,6 @@ def _agreed(said: dict[str, Any]) -> Agreed:
     return Agreed(**said | {"wish": _wish(said["wish"])})
 
 
-FIRST_STEPS: Final = 5
-"""Not judged: programs compile, allocate and fill their queues in them."""
-
-LEAST_USUAL: Final = 25
-MOST_USUAL: Final = 200
-"""Steps that tell what is usual."""
-
-LOOK_EVERY: Final = 50
-"""Steps after which what is usual is looked at again: it takes as long as recording a few collectives."""
-
-LEAST_IN_A_ROW: Final = 3
-CHANCE: Final = 1e-5
-
-
 @dataclass(frozen=True, slots=True)
 class Slowdown:
     """`slow_ns`: median of the steps in a row that are longer; `usual_ns`: of those before."""
@@ -283,7 +282,7 @@ class SlowSteps:
         self._usual = deque[int](maxlen=MOST_USUAL)
         self._in_a_row: list[int] = []
         self._first = FIRST_STEPS
-        self._until_look = LEAST_USUAL
+        self._until_judged = LEAST_USUAL
         self._usual_ns = 0
         self._bar = math.inf
         self._needed = LEAST_IN_A_ROW
@@ -300,9 +299,9 @@ class SlowSteps:
             self._usual.extend(self._in_a_row)
             self._in_a_row.clear()
         self._usual.append(length)
-        self._until_look -= 1
-        if not self._until_look:
-            self._look()
+        self._until_judged -= 1
+        if not self._until_judged:
+            self._judge()
         return None
 
     def _slowdown(self) -> Slowdown:
@@ -310,8 +309,8 @@ class SlowSteps:
         self.restart()
         return found
 
-    def _look(self) -> None:
-        self._until_look = LOOK_EVERY
+    def _judge(self) -> None:
+        self._until_judged = JUDGE_EVERY
         self._usual_ns = round(median(self._usual))
         bar = self._bar = self._factor * self._usual_ns
         stretches = [sum(1 for _ in group) for is_long, group in groupby(self._usual, bar.__le__) if is_long]

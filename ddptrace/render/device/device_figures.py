@@ -1,4 +1,4 @@
-"""Pictures of what devices did. As in figures.py: plain data for plotly.js, a bounded number of marks."""
+"""Pictures of what devices did. As in figure.py: plain data for plotly.js, a bounded number of marks."""
 
 from __future__ import annotations
 

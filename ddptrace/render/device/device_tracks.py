@@ -1,11 +1,10 @@
-"""A rank's devices in the trace: every kernel, copy and fill on its stream, who launched communication, and the
-longest idle gaps.
+"""A rank's devices in the trace: every kernel, copy and fill on its stream, and who launched communication.
 
 communication launches     |s|                     arrows to the communication
 stream 0:7       | gemm | elementwise |    | gemm |
 stream 0:20              | ncclKernel_AllReduce |
 
-The rows of a rank's longest idle gaps in the trace: what held the host in each, and the launching threads' ranges.
+For each of a rank's longest idle gaps, what held the host in it, and the ranges of the threads that launched:
 
 idle gaps                 | idle 64.3 ms                            |
                           | aten::to | copy: cudaMemcpyAsync     |

@@ -16,10 +16,43 @@ from ddptrace.render.markup import folded, label, text
 from ddptrace.render.words import IDENTIFIED, WIDTH, both_ends, cut, op_name, origin_words, through_words
 from ddptrace.units import calls_words, counted, duration, millis, percent, rate, size_range
 
-MOST_RANKS: Final = 8
+MOST_RANKS: Final = 8  # on the terminal
 MOST_KINDS: Final = 5
 MOST_SCOPES: Final = 5
+PER_WORDS: Final = {"step": "rank-step", "rank": "rank"}
 LAUNCHED: Final = "  launched: only work whose launch is in the file; most other was queued before it began"
+
+ROWS_MAX: Final = 40  # in the report
+ROWS_OPEN: Final = 10
+COLLECTIVES_SUB: Final = (
+    "Calls and exposed time per {per}. Bandwidth as nccl-tests define it: bytes over time, and times the op's factor."
+)
+ORIGINS_SUB: Final = " Below each: what it is for, and the modules and lines that it comes from."
+LAUNCH_SUB: Final = (
+    "The host puts work into the device's queue. While it is ahead, work waits there (the delay from launch to start);"
+    " when a launch comes too late, its stream has run dry. Idle for the host: nothing ran and nothing waited in the"
+    " queue, so neither faster kernels nor a faster network would have helped. Means per step."
+)
+
+COLLECTIVE_HEADS: Final = (
+    ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
+    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", "words"),
+)  # fmt: skip
+LAUNCH_HEADS: Final = tuple(
+    (title, "")
+    for title in (
+        "rank",
+        "launches",
+        "delay p50",
+        "p90",
+        "max",
+        "too late",
+        "idle ms",
+        "for the host ms",
+        "of step",
+        "launch-bound",
+    )
+)
 
 
 def device_lines(result: Result) -> Iterator[str]:
@@ -74,9 +107,6 @@ def kinds_shown(found: Collectives) -> str:
     return f"{of}calls and exposed time per {found.per}, mean over {counted(found.count, PER_WORDS[found.per])}"
 
 
-PER_WORDS: Final = {"step": "rank-step", "rank": "rank"}
-
-
 def collective_line(kind: CollectiveDigest) -> str:
     what = (
         f"{both_ends(printable(op_name(kind.op)), 17):<17} {cut(kind.group or '-', 8):<8} {kind.group_size or '-':>5}"
@@ -116,39 +146,6 @@ def instances_words(scope: ScopeDigest) -> str:
     return f" ({scope.instances} modules)" if scope.instances > 1 else ""
 
 
-ROWS_MAX: Final = 40
-ROWS_OPEN: Final = 10
-COLLECTIVES: Final = (
-    "Calls and exposed time per {per}. Bandwidth as nccl-tests define it: bytes over time, and times the op's factor."
-)
-ORIGINS: Final = " Below each: what it is for, and the modules and lines that it comes from."
-LAUNCHES: Final = (
-    "The host puts work into the device's queue. While it is ahead, work waits there (the delay from launch to start);"
-    " when a launch comes too late, its stream has run dry. Idle for the host: nothing ran and nothing waited in the"
-    " queue, so neither faster kernels nor a faster network would have helped. Means per step."
-)
-
-COLLECTIVE_HEADS: Final = (
-    ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
-    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", "words"),
-)  # fmt: skip
-LAUNCH_HEADS: Final = tuple(
-    (title, "")
-    for title in (
-        "rank",
-        "launches",
-        "delay p50",
-        "p90",
-        "max",
-        "too late",
-        "idle ms",
-        "for the host ms",
-        "of step",
-        "launch-bound",
-    )
-)
-
-
 def collective_table(result: Result) -> str:
     found = collectives(result)
     kinds = found.kinds[:ROWS_MAX]
@@ -158,8 +155,8 @@ def collective_table(result: Result) -> str:
 
 def collective_sub(result: Result) -> str:
     found = collectives(result)
-    said = COLLECTIVES.format(per="rank and step" if found.per == "step" else found.per)
-    said += ORIGINS if any(map(origin_note, found.kinds)) else ""
+    said = COLLECTIVES_SUB.format(per="rank and step" if found.per == "step" else found.per)
+    said += ORIGINS_SUB if any(map(origin_note, found.kinds)) else ""
     return said + (f" The {ROWS_MAX} most exposed of {len(found.kinds)} kinds." if len(found.kinds) > ROWS_MAX else "")
 
 

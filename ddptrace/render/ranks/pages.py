@@ -29,16 +29,16 @@ from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, rat
 
 ROWS_MAX: Final = 40
 ROWS_OPEN: Final = 8
-NAMED: Final = (
+NAMED_SUB: Final = (
     "From a replay of the run in which this rank's phase is like that of the other ranks: what every rank would save"
     " per step."
 )
-MET: Final = (
+MET_SUB: Final = (
     "A collective ends on no rank before the last rank has arrived. Skew: from the first arrival to the last, median"
     " and p95. Wait: until the last arrival, mean over ranks. Transfer: the rest, by aligned clocks, and without clocks"
     " as the shortest execution. Last by: from the second-to-last arrival to the last, median."
 )
-PATH: Final = (
+PATH_SUB: Final = (
     "Followed backwards from the end of each step: through a rank's own time to the collective it waited for, then"
     " through the time of the rank that arrived last. Work that is not on the path can become faster without making a"
     " step shorter."
@@ -61,15 +61,23 @@ RANK_HEADS: Final = (
     ("of its communication", ""),
 )  # fmt: skip
 
+MOST_LAST: Final = 3
+MOST_PIECES: Final = 4
+ROOM: Final = WIDTH - 19
+"""Of a line on the terminal, beside the heads."""
+HARD_SPACE: Final = "\N{NO-BREAK SPACE}"
+PATH_MIN_RATIO: Final = 0.02
+"""Of the critical path, that is worth a word."""
+
 
 def across_body(result: Result, picture: Mapping[str, str]) -> list[str]:
     """From who is named to what the clocks are."""
     found = match_digests(result)
     both = met_table(result, found) + rank_table(found)
     return [
-        section("Ranks that the others wait for", NAMED, suspect_table(result)),
+        section("Ranks that the others wait for", NAMED_SUB, suspect_table(result)),
         section("The same collective on all ranks", met_sub(result, found), picture["matches"], both),
-        section("Critical path", PATH, picture["path"]),
+        section("Critical path", PATH_SUB, picture["path"]),
         contention_section(result),
         jitter_section(result, picture["jitter"]),
         section("Clocks", clock_sub(result), clock_table(result)),
@@ -105,7 +113,7 @@ def met_sub(result: Result, found: MatchDigests) -> str:
     most = f" The {ROWS_MAX} kinds with most waiting of {len(found.kinds)}." if len(found.kinds) > ROWS_MAX else ""
     absent = f" Waits are {absent_words(*found.here)}." if found.here is not None else ""
     how = (INFERRED if inferred else "") + (CLOCK_FREE if free else "")
-    return MET + absent + how + (agree if found.timed else "") + most
+    return MET_SUB + absent + how + (agree if found.timed else "") + most
 
 
 def met_table(result: Result, found: MatchDigests) -> str:
@@ -171,15 +179,6 @@ def rank_cells(rank: RankDigest, *, told: bool) -> list[str]:
     ]
 
 
-MOST_LAST: Final = 3
-MOST_PIECES: Final = 4
-ROOM: Final = WIDTH - 19
-"""Beside the heads."""
-HARD_SPACE: Final = "\N{NO-BREAK SPACE}"
-LEAST_RATIO: Final = 0.02
-"""Of the path, that is worth a word."""
-
-
 def across_lines(result: Result) -> Iterator[str]:
     """Nothing where no collective was matched, and clocks are one."""
     found, clocks = match_digests(result), list(clocks_told(result))
@@ -196,7 +195,7 @@ def across_lines(result: Result) -> Iterator[str]:
     latest = sorted((rank.lag for rank in found.ranks if rank.lag.last), key=lambda lag: (-lag.last, lag.rank))
     if latest:
         yield from told("last to arrive", *map(lag_words, latest[:MOST_LAST]), between=" ·")
-    shares = [share for share in path_shares(result) if share.ratio >= LEAST_RATIO][:MOST_PIECES]
+    shares = [share for share in path_shares(result) if share.ratio >= PATH_MIN_RATIO][:MOST_PIECES]
     if shares:
         yield from told("critical path", *path_words(shares, several(result)), between=" ·")
     for words in clocks:

@@ -1,7 +1,5 @@
 """Slices of the trace: makes one of a row of a table, and lays them out so that on every track they nest or are apart.
 
-Slices, and how they are laid out so that on every track they nest or are apart.
-
     unit A  [==========]            lane 1   A          C
     unit B       [=========]   ─▶   lane 2        B
     unit C               [====]
@@ -30,10 +28,25 @@ from ddptrace.units import duration, size
 
 LAUNCH: Final = "launch"
 """Name of the arrows from a launch to what it launched."""
+NO_LAUNCH: Final = np.iinfo(np.int64).min
+PHASE_COLOURS: Final = {
+    "data": "yellow",
+    "forward": "rail_response",
+    "backward": "rail_animation",
+    "optimizer": "rail_load",
+}
 
 quoted = json.encoder.encode_basestring  # Perfetto shows an escape in a track's name as it is written
 numbered = "{:.12g}".format
 """Writes a number. With all its digits, Perfetto reads 0.00011544099870101665 as 0.0015."""
+
+NAMES: Final = {kind: tuple(entry.name for entry in fields(kind)) for kind in (StepRow, BucketRow, CollectiveRow)}
+COLUMNS: Final = {kind: (names, attrgetter(*names)) for kind, names in NAMES.items()}
+LITERAL: Final[dict[type, Callable[[Any], str]]] = {
+    int: str,
+    float: numbered,
+    bool: lambda truth: "true" if truth else "false",
+}
 
 
 class Slice(NamedTuple):
@@ -85,9 +98,6 @@ class DeviceTrack:
     flow: NDArray[np.int64]  # the arrow that ends here, 0 for none
 
 
-NO_LAUNCH: Final = np.iinfo(np.int64).min
-
-
 def nested(outer: Slice, children: Sequence[Slice]) -> Unit:
     """`outer` and its `children` in their order, each cut to `outer` and to begin when the one before it has ended."""
     unit, last = [outer], outer.begin_at_ns
@@ -100,7 +110,7 @@ def nested(outer: Slice, children: Sequence[Slice]) -> Unit:
 
 def lay_out(name: str, units: Sequence[Unit]) -> Iterator[Track]:
     """The fewest tracks on which `units` are apart: `name`, and where that is not enough `name · 2` and so on."""
-    units = sorted(map(forward, units), key=by_begin)
+    units = sorted(map(forward, units), key=_by_begin)
     lanes: list[list[Slice]] = []
     for unit, lane in zip(units, assign([unit[0][2:4] for unit in units]), strict=True):
         if lane == len(lanes):
@@ -121,7 +131,7 @@ def apart(spans: Intervals) -> list[NDArray[np.int64]]:
     return [order[lanes == lane] for lane in range(int(lanes.max()) + 1)]
 
 
-def by_begin(unit: Unit) -> tuple[int, int]:
+def _by_begin(unit: Unit) -> tuple[int, int]:
     """Sort key: an outer slice comes before one that begins with it and ends earlier."""
     return unit[0].begin_at_ns, -unit[0].end_at_ns
 
@@ -144,16 +154,6 @@ def assign(spans: Sequence[tuple[int, int]]) -> list[int]:
         heapq.heappush(busy, (end, lane))
         lanes.append(lane)
     return lanes
-
-
-PHASE_COLOURS = {"data": "yellow", "forward": "rail_response", "backward": "rail_animation", "optimizer": "rail_load"}
-NAMES = {kind: tuple(entry.name for entry in fields(kind)) for kind in (StepRow, BucketRow, CollectiveRow)}
-COLUMNS = {kind: (names, attrgetter(*names)) for kind, names in NAMES.items()}
-LITERAL: dict[type, Callable[[Any], str]] = {
-    int: str,
-    float: numbered,
-    bool: lambda truth: "true" if truth else "false",
-}
 
 
 def measured(values: Iterable[tuple[str, Any]]) -> str:

@@ -50,6 +50,7 @@ from ddptrace.render.trace.slices import (
 from ddptrace.units import long_time
 
 AnyTrack = Track | SpanTrack | DeviceTrack
+Span = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -148,9 +149,6 @@ def backend_tracks(activity: Activity | None) -> Iterator[Track]:
 # Arrows from the last rank to arrive to the begin of the others' transfer ---------------------------------------------
 
 
-Span = tuple[int, int]
-
-
 def add_matches(result: Result, ranks: Sequence[RankRows], flows: Iterator[int]) -> None:
     """Give each rank what it needs to draw of the collectives that it met the others in. `flows` gives each arrow a
     number of its own."""
@@ -195,6 +193,9 @@ def match_on_rank(row: ArrivalRow, match: MatchRow, span: Span | None, flows: It
     return MatchOnRank(row, match, begin, turn, end, arrow)
 
 
+# Which ranks share a stretch of time ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Island:
     """Ranks whose records hang together in time, and where they begin and end."""
@@ -206,7 +207,7 @@ class Island:
 
 def islands(ranks: Sequence[RankRows]) -> list[Island]:
     """In time order; a rank of which no instant is known is on none."""
-    spans = sorted((min(instants), max(instants), rows.rank) for rows in ranks if (instants := list(seen(rows))))
+    spans = sorted((min(instants), max(instants), rows.rank) for rows in ranks if (instants := list(_instants(rows))))
     found: list[Island] = []
     for begin, end, rank in spans:
         if found and begin <= found[-1].end_at_ns:
@@ -228,10 +229,12 @@ def apart_words(found: Sequence[Island]) -> str:
     )
 
 
-def seen(rows: RankRows) -> Iterator[int]:
+def _instants(rows: RankRows) -> Iterator[int]:
     """Instants that are drawn, the first and the last among them."""
-    buckets = ((row.launch_at_ns, row.first_ready_at_ns, row.ready_at_ns, *run(row)) for row in rows.buckets)
-    collectives = ((row.launch_at_ns, *run(row)) for row in rows.collectives)
+    buckets = (
+        (row.launch_at_ns, row.first_ready_at_ns, row.ready_at_ns, *_instants_of_run(row)) for row in rows.buckets
+    )
+    collectives = ((row.launch_at_ns, *_instants_of_run(row)) for row in rows.collectives)
     yield from (at for at in itertools.chain(*buckets, *collectives) if at is not None)
     stretches: list[StepRow | PhaseRow] = [*rows.steps, *rows.phases]
     yield from (at for row in stretches for at in (row.begin_at_ns, row.end_at_ns))
@@ -241,14 +244,14 @@ def seen(rows: RankRows) -> Iterator[int]:
     runs = ((rpc.run_start_at_ns, rpc.run_end_at_ns) for _, rpc in rows.runs)
     yield from (at for at in itertools.chain(*calls, *runs) if at is not None)
     if rows.activity is not None:
-        yield from of_activity(rows.activity)
+        yield from _instants_of_activity(rows.activity)
 
 
-def run(row: BucketRow | CollectiveRow) -> tuple[int | None, int | None, int | None]:
+def _instants_of_run(row: BucketRow | CollectiveRow) -> tuple[int | None, int | None, int | None]:
     return row.exec_start_at_ns, row.exec_end_at_ns, row.done_at_ns
 
 
-def of_activity(activity: Activity) -> Iterator[int]:
+def _instants_of_activity(activity: Activity) -> Iterator[int]:
     """The ends of each list of intervals, which are in order of their begins."""
     yield from (at for _, _, *span, _ in activity.backend for at in span)
     columns = [activity.compute[:1, 0], activity.compute[-1:, 1]]

@@ -36,10 +36,31 @@ from ddptrace.render.traffic.words import (
 from ddptrace.render.words import both_ends, cut, indented, op_name, read_words
 from ddptrace.units import NOT_MEASURED, calls_words, counted, size, size_range
 
-MOST_KINDS: Final = 12
+MOST_KINDS: Final = 12  # on the terminal
 MOST_LINKS: Final = 8
 MOST_PAIRS: Final = 8
 NO_TRAFFIC: Final = "No collective and no remote call was recorded in these steps."
+
+ROWS_MAX: Final = 40  # in the report
+ROWS_OPEN: Final = 10
+
+KIND_HEADS: Final = (
+    ("op", ""), ("group", "words"), ("ranks", ""), ("origin", "words"), ("dtype", "words"), ("calls", ""), ("in", ""),
+    ("out", ""), ("sent", ""), ("in one step", ""),
+)  # fmt: skip
+GRADIENT_HEADS: Final = (
+    ("reducer", "words"), ("parameters", ""), ("backwards", ""), ("synchronised", ""), ("expected", ""), ("seen", ""),
+    ("of it", ""), ("why", "words"),
+)  # fmt: skip
+UNIT_HEADS: Final = (
+    ("unit", "words"), ("role", "words"), ("dimension", "words"), ("calls", ""), ("bytes", ""), ("sent", ""),
+)  # fmt: skip
+MESSAGE_HEADS: Final = (("from → to", "words"), ("messages", ""), ("sent", ""), ("received", ""))
+ROOT_HEADS: Final = (("op", ""), ("group", "words"), ("root", ""), ("calls", ""), ("sent", ""))
+RPC_HEADS: Final = (
+    ("caller", "words"), ("callee", "words"), ("op", "words"), ("steps", ""), ("calls", ""), ("out", ""), ("back", ""),
+    ("gradients out", ""), ("gradients back", ""), ("in one step", ""),
+)  # fmt: skip
 
 
 def traffic_text(result: Result, report: TrafficReport) -> str:
@@ -100,11 +121,11 @@ def link_lines(links: Sequence[LinkDigest], per: str) -> Iterator[str]:
     some = f", the {MOST_LINKS} largest of {len(links)}" if len(links) > MOST_LINKS else ""
     yield f"Process groups  (sent per {per}{some})"
     for link in links[:MOST_LINKS]:
-        where = f"{cut(link.group, 8):<8} {counted(len(link.ranks), 'rank'):<10} {host_words(link.hosts):<20}"
+        where = f"{cut(link.group, 8):<8} {counted(len(link.ranks), 'rank'):<10} {hosts_words(link.hosts):<20}"
         yield f"  {where} {size(link.sent_nbytes):>9}   {group_words(link)}"
 
 
-def host_words(hosts: Sequence[str]) -> str:
+def hosts_words(hosts: Sequence[str]) -> str:
     """Nothing where nobody said on which host it was."""
     known = [host for host in hosts if host not in ("", "?")]
     return (
@@ -148,44 +169,22 @@ def rpc_line(pair: RpcDigest) -> str:
     return f"  {cut(pair_name(pair), 26):<26} {cut(pair.op or NOT_MEASURED, 9):<9} {steps_words(pair):>8} {words}"
 
 
-ROWS_MAX: Final = 40
-ROWS_OPEN: Final = 10
-
-KIND_HEADS: Final = (
-    ("op", ""), ("group", "words"), ("ranks", ""), ("origin", "words"), ("dtype", "words"), ("calls", ""), ("in", ""),
-    ("out", ""), ("sent", ""), ("in one step", ""),
-)  # fmt: skip
-GRADIENT_HEADS: Final = (
-    ("reducer", "words"), ("parameters", ""), ("backwards", ""), ("synchronised", ""), ("expected", ""), ("seen", ""),
-    ("of it", ""), ("why", "words"),
-)  # fmt: skip
-UNIT_HEADS: Final = (
-    ("unit", "words"), ("role", "words"), ("dimension", "words"), ("calls", ""), ("bytes", ""), ("sent", ""),
-)  # fmt: skip
-MESSAGE_HEADS: Final = (("from → to", "words"), ("messages", ""), ("sent", ""), ("received", ""))
-ROOT_HEADS: Final = (("op", ""), ("group", "words"), ("root", ""), ("calls", ""), ("sent", ""))
-RPC_HEADS: Final = (
-    ("caller", "words"), ("callee", "words"), ("op", "words"), ("steps", ""), ("calls", ""), ("out", ""), ("back", ""),
-    ("gradients out", ""), ("gradients back", ""), ("in one step", ""),
-)  # fmt: skip
-
-
 def traffic_section(result: Result) -> str:
     """Nothing where nothing was sent."""
     report = traffic_report(result)
     return section(
         "Traffic",
         sub_words(report) if report.kinds else "Bytes per step of the caller, by pair of workers.",
-        shown_table(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX]), "kinds"),
-        shown_table(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX]), "reducers"),
-        shown_table(UNIT_HEADS, map(unit_cells, report.units[:ROWS_MAX]), "units"),
-        shown_table(MESSAGE_HEADS, map(message_figures, report.messages[:ROWS_MAX]), "pairs"),
-        shown_table(ROOT_HEADS, map(root_cells, report.roots[:ROWS_MAX]), "roots"),
-        shown_table(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX]), "pairs"),
+        _table(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX]), "kinds"),
+        _table(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX]), "reducers"),
+        _table(UNIT_HEADS, map(unit_cells, report.units[:ROWS_MAX]), "units"),
+        _table(MESSAGE_HEADS, map(message_figures, report.messages[:ROWS_MAX]), "pairs"),
+        _table(ROOT_HEADS, map(root_cells, report.roots[:ROWS_MAX]), "roots"),
+        _table(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX]), "pairs"),
     )
 
 
-def shown_table(heads: Heads, rows: Iterable[Sequence[str]], rest: str) -> str:
+def _table(heads: Heads, rows: Iterable[Sequence[str]], rest: str) -> str:
     """Nothing where it has no rows."""
     cells = list(rows)
     return folded(heads, cells, ROWS_OPEN, rest) if cells else ""

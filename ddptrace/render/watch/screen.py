@@ -1,5 +1,5 @@
-"""The terminal that a run is watched in: makes the page of any size, draws it anew whenever asked, and restores the
-terminal."""
+"""The terminal that a run is watched in: it shows the page of a view, drawn anew whenever asked, and is restored at the
+end. The page fits any size."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ PROMPT: Final = 2
 """Lines below the last view, which else would push its head out of sight."""
 PLAIN_WIDTH: Final = 96
 """Where nobody says how wide the paper is."""
+
+BRIEF: Final = 17
+"""With fewer lines only what matters most is said."""
+ROOMY: Final = 19
+"""Lines from which on a blank one stands between sections."""
+PAGE_LINES: Final = 50
+"""Of a view that is printed."""
+LEAST_LINES: Final = (3, 2, 2, 2)
+"""Of findings, ranks, buckets and other units, before one of them gets more."""
+UNBOUNDED: Final = 10_000
+
+Section = Callable[[int], list[Line]]
+"""Gives no more lines than there is room for."""
 
 
 def is_terminal() -> bool:
@@ -189,20 +202,6 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
-Section = Callable[[int], list[Line]]
-"""Gives no more lines than there is room for."""
-
-BRIEF: Final = 17
-"""With fewer lines only what matters most is said."""
-ROOMY: Final = 19
-"""Lines from which on a blank one stands between sections."""
-UNBOUNDED: Final = 10_000
-PAGE: Final = 50
-"""Lines of a view that is printed."""
-LEAST: Final = (3, 2, 2, 2)
-"""Lines of findings, ranks, buckets and other units, before one of them gets more."""
-
-
 def screen(view: View, width: int, height: int) -> Text:
     """Exactly so many lines, none wider."""
     lines = _lines(view, width, height - 1)
@@ -210,7 +209,7 @@ def screen(view: View, width: int, height: int) -> Text:
     return text([*lines, *rest, _footer(view)], width)
 
 
-def snapshot(view: View, width: int, height: int = PAGE) -> Text:
+def snapshot(view: View, width: int, height: int = PAGE_LINES) -> Text:
     """So many lines at most, without what only a screen needs."""
     return text(_lines(view, width, height), width)
 
@@ -257,7 +256,7 @@ def _body(view: View, width: int, room: int, gap: list[Line]) -> list[Line]:
     sections = _sections(view, width)
     wanted = [len(section(UNBOUNDED)) for section in sections]
     given = [0] * len(sections)
-    for at, least in enumerate(LEAST):
+    for at, least in enumerate(LEAST_LINES):
         cost = min(least, wanted[at]) + len(gap)
         if wanted[at] and cost <= room:
             given[at], room = cost - len(gap), room - cost

@@ -40,6 +40,11 @@ STYLES: Final = {
 }
 """Of a terminal's own colours only those that can be read on light and on dark ground."""
 
+BARS: Final = "▁▂▃▄▅▆▇█"
+FEWEST_FOR_TREND: Final = 12
+STEADY_RATIO: Final = 0.1
+"""So far two thirds of the steps may differ in their median."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankView:
@@ -97,12 +102,6 @@ class View:
 def width_of(line: Sequence[Piece]) -> int:
     """In signs; more than columns where one of them takes none, fewer where one takes two."""
     return sum(len(words) for words, _ in line)
-
-
-BARS: Final = "▁▂▃▄▅▆▇█"
-FEWEST_FOR_TREND: Final = 12
-STEADY_RATIO: Final = 0.1
-"""So far two thirds of the steps may differ in their median."""
 
 
 def status_lines(view: View, width: int) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Answers to what-if questions, advice and simulated ranks, for the terminal and the report."""
+"""Answers to what-if questions, advice and simulated ranks: as text for the terminal, and as sections of the report."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ from ddptrace.render.whatif.words import (
 from ddptrace.render.words import WIDTH, indented
 from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent, signed_tenths
 
+NAME_WIDTH: Final = 34
+MOST_PLANS: Final = 6
+TRY_BOTH: Final = (
+    "The machine may be busier than when the run was recorded: `ddptrace diff --repeat` runs the old and the new caps"
+    " in turns."
+)
+COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}
+
 
 def run_advice_text(advice: RunAdvice, result: Result) -> str:
     """The whole advice, its lines ending in a newline. Its first sentence is that of `ddptrace analyze`."""
@@ -39,32 +47,29 @@ def run_advice_text(advice: RunAdvice, result: Result) -> str:
     sections = [
         textwrap.wrap(f"ddptrace advise · {headline(result, summary).text}", WIDTH),
         textwrap.wrap(doubt_words(advice.replay_error_ratio or 0.0), WIDTH),
-        list(_limits(advice, result, summary)),
-        list(remedy_lines("What else would help", advice.useful)),
-        list(remedy_lines("What would not help", advice.useless)),
+        list(_run_limits(advice, result, summary)),
+        list(_remedy_lines("What else would help", advice.useful)),
+        list(_remedy_lines("What would not help", advice.useless)),
         textwrap.wrap(f"Nothing is predicted: {advice.refusal}." if advice.refusal else "", WIDTH),
-        list(basis_lines((*predictions, *advice.useful, *advice.useless))),
+        list(_basis_lines((*predictions, *advice.useful, *advice.useless))),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
-def _limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
+def _run_limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
     yield f"What limits the typical step of {duration(advice.recorded_ns)} now"
     if not advice.limits:
         yield "  Nothing that ddptrace knows of."
     for limit in advice.limits:
         yield from indented(saving_words(limit.saving, result, summary))
-        yield from _remedy(limit)
+        yield from _run_remedy(limit)
 
 
-def _remedy(limit: RunLimit) -> Iterator[str]:
+def _run_remedy(limit: RunLimit) -> Iterator[str]:
     one = limit.remedy
     if one is not None:
         told = f"{one.name}: {duration(one.step_ns)} ({interval_words(one)} ms), {gain_range(one)}"
         yield from textwrap.wrap(told, WIDTH, initial_indent="    ", subsequent_indent="      ")
-
-
-NAME_WIDTH = 34
 
 
 def whatif_text(found: WhatIf) -> str:
@@ -73,15 +78,15 @@ def whatif_text(found: WhatIf) -> str:
         [f"ddptrace what if · {counted(found.ranks, 'rank')} · {counted(found.steps, 'step')}"],
         textwrap.wrap(replay_words(found), WIDTH),
         textwrap.wrap(doubt_words(found.replay_error_ratio), WIDTH),
-        list(_table(found)),
-        list(_refused(found)),
-        list(_fitted(found)),
-        list(basis_lines(found.predictions)),
+        list(_answers(found)),
+        list(_refusals(found)),
+        list(_fits(found)),
+        list(_basis_lines(found.predictions)),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
-def _table(found: WhatIf) -> Iterator[str]:
+def _answers(found: WhatIf) -> Iterator[str]:
     answered = [one for one in found.predictions if one.refusal is None]
     if not answered:
         return
@@ -103,7 +108,7 @@ def _prediction_line(one: Prediction) -> str:
     return "\n".join((first, *(f"  {line}" for line in lines[1:])))
 
 
-def _refused(found: WhatIf) -> Iterator[str]:
+def _refusals(found: WhatIf) -> Iterator[str]:
     refused = [prediction for prediction in found.predictions if prediction.refusal is not None]
     if refused:
         yield "What this run cannot tell"
@@ -113,14 +118,14 @@ def _refused(found: WhatIf) -> Iterator[str]:
             )
 
 
-def _fitted(found: WhatIf) -> Iterator[str]:
+def _fits(found: WhatIf) -> Iterator[str]:
     if found.cost is not None and found.contention is not None:
         yield "What this rests on"
         yield from indented(cost_words(found.cost))
         yield from indented(contention_words(found.contention))
 
 
-def basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
+def _basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
     """Each line once, with the answers that it is about where it is not all of them."""
     answered = [one for one in predictions if one.refusal is None]
     about: dict[str, list[str]] = defaultdict(list)
@@ -133,22 +138,15 @@ def basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
         yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")
 
 
-MOST_TRIED = 6
-TRY_BOTH = (
-    "The machine may be busier than when the run was recorded: `ddptrace diff --repeat` runs the old and the new caps"
-    " in turns."
-)
-
-
 def advice_text(advice: Advice) -> str:
     """The whole advice, its lines ending in a newline."""
     sections = [
         textwrap.wrap(f"ddptrace advise · {advice_headline(advice)}", WIDTH),
-        list(_paste(advice)),
+        [f"  {line}" for line in _paste(advice)],
         textwrap.wrap(doubt_words(advice.replay_error_ratio), WIDTH),
-        list(_advised_limits(advice)),
-        list(remedy_lines("What else would help", advice.also_useful)),
-        list(remedy_lines("What would not help", advice.useless)),
+        list(_limits(advice)),
+        list(_remedy_lines("What else would help", advice.also_useful)),
+        list(_remedy_lines("What would not help", advice.useless)),
         list(_tried(advice)),
         [line for basis in advice.best.basis for line in indented(basis)],
     ]
@@ -197,11 +195,12 @@ def in_short(forecast: Forecast) -> list[str]:
 
 
 def _paste(advice: Advice) -> Iterator[str]:
+    """What to put into the program; nothing where the buckets are to stay."""
     if advice.caps_mb:
-        yield f"  DistributedDataParallel(model, {caps_words(advice.caps_mb)})"
+        yield f"DistributedDataParallel(model, {caps_words(advice.caps_mb)})"
 
 
-def limit_words(limit: Limit) -> str:
+def _limit_words(limit: Limit) -> str:
     """What the step would be without."""
     named = {
         "transfer": "exposed communication: with a network that takes no time",
@@ -214,16 +213,16 @@ def limit_words(limit: Limit) -> str:
     return named[limit.name]
 
 
-def _advised_limits(advice: Advice) -> Iterator[str]:
+def _limits(advice: Advice) -> Iterator[str]:
     yield "What limits the step now"
     if not advice.limits:
         yield "  Nothing that ddptrace can change: the step is compute."
     for limit in advice.limits:
         change = f"{signed_millis(-limit.gain_ns):>9} ms {signed_percent(-limit.gain_ratio):>6}"
-        yield f"  {change}  {limit_words(limit)}"
+        yield f"  {change}  {_limit_words(limit)}"
 
 
-def remedy_lines(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
+def _remedy_lines(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
     if tried:
         yield title
         for one in tried:
@@ -231,7 +230,7 @@ def remedy_lines(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
 
 
 def _tried(advice: Advice) -> Iterator[str]:
-    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_TRIED]
+    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_PLANS]
     yield "Predicted for the recorded buckets"
     yield _plan_line(advice.recorded)
     yield ""
@@ -240,10 +239,10 @@ def _tried(advice: Advice) -> Iterator[str]:
 
 
 def _plan_line(one: Prediction) -> str:
-    return f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_named(one)}"
+    return f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_plan_name(one)}"
 
 
-def _named(one: Prediction) -> str:
+def _plan_name(one: Prediction) -> str:
     return textwrap.shorten(f"{one.name} ({counted(one.buckets or 0, 'bucket')})", WIDTH - 36)
 
 
@@ -266,17 +265,13 @@ def scale_lines(rows: Sequence[ScaleRow], setting: str, per_host: int) -> Iterat
     names = list(dict.fromkeys(row.algorithm for row in rows))
     yield f"  {'ranks':>6}" + "".join(f"  {name:>26}" for name in names)
     for ranks in dict.fromkeys(row.ranks for row in rows):
-        yield f"  {ranks:>6,}" + "".join(f"  {_cell(row):>26}" for row in rows if row.ranks == ranks)
+        yield f"  {ranks:>6,}" + "".join(f"  {_scale_cell(row):>26}" for row in rows if row.ranks == ranks)
     yield f"  hierarchical: {per_host} ranks share a link; efficiency: recorded compute alone, to the step"
     yield "  jitter: time added because the slowest rank sets the pace; --ranks leaves it out"
 
 
-def _cell(row: ScaleRow) -> str:
+def _scale_cell(row: ScaleRow) -> str:
     return f"{millis(row.step_ns):>9} {percent(row.efficiency_ratio):>6} {millis(row.jitter_ns):>8}"
-
-
-MOST_PLANS = 6
-COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}
 
 
 def advice_section(forecast: Forecast) -> str:
@@ -285,20 +280,19 @@ def advice_section(forecast: Forecast) -> str:
     if forecast.refusal is not None:
         why = forecast.refusal[:1].upper() + forecast.refusal[1:]
         return section("What to change", "Nothing is predicted.", f"<p>{text(why)}.</p>")
-    return "" if forecast.advice is None else _advice(forecast.advice)
+    return "" if forecast.advice is None else _advice_html(forecast.advice)
 
 
-def _advice(advice: Advice) -> str:
-    paste = f"DistributedDataParallel(model, {caps_words(advice.caps_mb)})" if advice.caps_mb else ""
+def _advice_html(advice: Advice) -> str:
     return section(
         "What to change",
         "Predicted from this run's gradient-ready times and fitted costs of a collective; nothing of it was measured.",
         f"<p>{escape(' '.join((advice_headline(advice), doubt_words(advice.replay_error_ratio))))}</p>",
-        f"<pre><code>{escape(paste)}</code></pre>" if paste else "",
-        _limits_section(advice),
-        _remedies("what else would help", advice.also_useful),
-        _remedies("what would not help", advice.useless),
-        _plans(advice),
+        *(f"<pre><code>{escape(line)}</code></pre>" for line in _paste(advice)),
+        _limits_table(advice),
+        _remedies_table("what else would help", advice.also_useful),
+        _remedies_table("what would not help", advice.useless),
+        _plans_table(advice),
         "".join(f"<p>{escape(line)}</p>" for line in advice.best.basis),
     )
 
@@ -312,31 +306,31 @@ def scaling_section(forecast: Forecast, picture: str) -> str:
     return section("On many ranks", sub, picture) if forecast.scale is not None else ""
 
 
-def _limits_section(advice: Advice) -> str:
+def _limits_table(advice: Advice) -> str:
     rows = [
-        [escape(limit_words(limit)), signed_millis(-limit.gain_ns), escape(signed_percent(-limit.gain_ratio))]
+        [escape(_limit_words(limit)), signed_millis(-limit.gain_ns), escape(signed_percent(-limit.gain_ratio))]
         for limit in advice.limits
     ]
     return table((("what limits the step now", ""), ("change ms", ""), ("change", "")), rows) if rows else ""
 
 
-def _remedies(title: str, tried: Sequence[Prediction]) -> str:
+def _remedies_table(title: str, tried: Sequence[Prediction]) -> str:
     rows = [
         [escape(prediction.name), millis(prediction.step_ns), escape(gain_words(prediction))] for prediction in tried
     ]
     return table(((title, ""), ("step ms", ""), ("change", "")), rows) if rows else ""
 
 
-def _plans(advice: Advice) -> str:
+def _plans_table(advice: Advice) -> str:
     """Without those that leave the buckets as they are."""
     recorded = advice.recorded
     others = [one for one in advice.tried if (one.step_ns, one.buckets) != (recorded.step_ns, recorded.buckets)]
     shown = sorted(others, key=lambda one: one.step_ns or 0)[:MOST_PLANS]
     heads = (("plan", ""), ("step ms", ""), ("between", ""), ("change", ""), ("buckets", ""))
-    return table(heads, map(_cells, (recorded, *shown))) if shown else ""
+    return table(heads, map(_plan_cells, (recorded, *shown))) if shown else ""
 
 
-def _cells(one: Prediction) -> list[str]:
+def _plan_cells(one: Prediction) -> list[str]:
     return [
         f"<code>{escape(one.name)}</code>",
         millis(one.step_ns),
@@ -350,13 +344,13 @@ def scaling_figure(rows: Sequence[ScaleRow]) -> Figure | None:
     """Efficiency over ranks, a line for each algorithm."""
     if not rows:
         return None
-    data = [_line(name, [row for row in rows if row.algorithm == name]) for name in COLOURS]
+    data = [_scaling_line(name, [row for row in rows if row.algorithm == name]) for name in COLOURS]
     across = axis("ranks", type="log", dtick=0.30103, tickformat=",d")
     shape = layout(xaxis=across, yaxis=axis("efficiency", tickformat=".0%", rangemode="tozero"))
     return Figure("scaling", 360, data, shape, "Efficiency: recorded compute alone, to the simulated step.")
 
 
-def _line(name: str, rows: Sequence[ScaleRow]) -> dict[str, object]:
+def _scaling_line(name: str, rows: Sequence[ScaleRow]) -> dict[str, object]:
     return {
         "type": "scatter",
         "mode": "lines+markers",

@@ -1,6 +1,6 @@
 """Exports a run: while it grows, or finished, from its whole analysis.
 
-Each batch goes through two lines: one makes spans of it, the other adds it to the totals.
+Of a run that grows, each batch goes through two lines: one makes spans of it, the other adds it to the totals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ddptrace.telemetry.metrics.prometheus import Server
 
 ASK_EVERY_S: Final = 2.0
-
 LOOK_EVERY_S: Final = 0.5
 
 
@@ -81,7 +80,7 @@ class Following:
 
     def _run(self, line: Line, is_over: Callable[[RunFollower], bool], stop: threading.Event) -> None:
         try:
-            run_line(line, is_over, stop, self._run_id)
+            _run_line(line, is_over, stop, self._run_id)
         except Exception as error:
             self.error = self.error or error
 
@@ -235,7 +234,7 @@ class MetricLine:
                 delivery.metrics(data, last=last)
 
 
-def run_line(
+def _run_line(
     line: Line, is_over: Callable[[RunFollower], bool], stop: threading.Event, run_id: str | None = None
 ) -> None:
     """Run a line until the run is over or `stop` is set. `run_id` leaves out other runs in the directory."""
@@ -259,11 +258,14 @@ def _unread(follower: RunFollower, run_id: str | None) -> Iterator[int]:
             yield losses.unread_steps
 
 
+# A finished run -------------------------------------------------------------------------------------------------------
+
+
 def identities(result: Result, path: Path) -> Mapping[int, Identity]:
     """Return who each rank is. `result` comes from `ddptrace.analyze(path)`; ranks without a folder are known by their
     rows only."""
     rows = {row.rank: Identity(result.run_id, row.rank, 0, {"host": row.host, "pid": row.pid}) for row in result.ranks}
-    own = {identity.rank: identity for identity, _ in _identities(path, result)}
+    own = {identity.rank: identity for identity in _analyzed(path, result)}
     return {rank: own.get(rank, by_row) for rank, by_row in rows.items()}
 
 
@@ -304,8 +306,8 @@ def totals_of(result: Result, path: Path) -> Totals:
     """Return the totals of a result of `ddptrace.analyze(path)`. Ranks on all hosts and profiler windows are included;
     ranks without a folder have the numbers of their rows only."""
     totals, recordings = Totals(), {one.rank: one for one in result.recordings}
-    identities = [identity for identity, _ in _identities(path, result) if identity.rank in recordings]
-    for identity in identities:
+    known = [identity for identity in _analyzed(path, result) if identity.rank in recordings]
+    for identity in known:
         one = recordings[identity.rank]
         totals.of_rank(identity)
         totals.lost(
@@ -314,17 +316,17 @@ def totals_of(result: Result, path: Path) -> Totals:
             losses_of(one.dropped, one.dropped_without_room, one.dropped_in_bursts, one.torn, one.damaged),
         )
         totals.seen(identity.run_id, identity.rank, one.worked_unix_ns)
-    backends = {identity.rank: recordings[identity.rank].backends for identity in identities}
+    backends = {identity.rank: recordings[identity.rank].backends for identity in known}
     for rows in of_result(result):
         totals.add(replace(rows, backends=backends.get(rows.rank, ())))
     return totals
 
 
-def _identities(path: Path, result: Result) -> Iterator[tuple[Identity, Path]]:
-    """Yield the identities and folders of the analyzed attempt's ranks. A rank that never learned its number is left
+def _analyzed(path: Path, result: Result) -> Iterator[Identity]:
+    """Yield the identities of the analyzed attempt's ranks. A rank that never learned its number is left
     out."""
     wanted = {row.rank for row in result.ranks}
     for found in rank_folders(path):
         identity = read_identity(found.folder, final=True) if found.rank in wanted else None
         if identity is not None and identity.run_id == result.run_id:
-            yield identity, found.folder
+            yield identity

@@ -1,7 +1,6 @@
-"""The totals of all ranks as of now: one object for OTLP, Prometheus and JSON alike, and as the OpenTelemetry SDK's
-own data.
+"""The totals of all ranks as of now, for OTLP, Prometheus and JSON alike, and as the OpenTelemetry SDK's own data.
 
-A run that grows is added batch by batch (`take`), a finished one in one go (`delivery/finished.py`). Both give the same
+A run that grows is added batch by batch (`take`), a finished one in one go (`delivery/exports.py`). Both give the same
 numbers, except for those of profiler windows and of ranks on other hosts, which are known only afterwards.
 """
 
@@ -10,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -33,6 +33,8 @@ from ddptrace.telemetry.metrics.meetings import HostMeetings
 from ddptrace.telemetry.metrics.rank_totals import Point, RankTotals, Spread
 from ddptrace.telemetry.rows import RankRows, of_batch
 from ddptrace.version import __version__
+
+CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,6 @@ def _now(rank: RankTotals, *, is_past: bool) -> RankPoints:
         (instrument, found) for instrument, found in rank.points.all() if not (is_past and instrument is RECORD_TIME)
     ]
     return RankPoints(rank.identity, rank.resource, rank.start_unix_ns, points)
-
-
-CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 
 def metrics_data(totals: Totals, now_unix_ns: int) -> MetricsData:
