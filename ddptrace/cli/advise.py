@@ -59,7 +59,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
             say(run_advice_text(advice, found.result), nl=False)
         return
     if not as_json:
-        show(advice_text(advice))
+        show(advice_text(advice, found.result))
     verdict = None if verify is None else _verified(found, advice, verify, output or run / "advised")
     if as_json:
         say_json(advice.to_json_dict() | {"verified": verdict})

@@ -51,7 +51,7 @@ def test_the_late_rank_comes_first_everywhere(ask: Ask, how: tuple[str, ...]) ->
     assert won in answer.text
     assert answer.said("late-rank").startswith("Rank 1 makes the others wait")
     assert "Rank 1 makes the others wait" in printed("watch --once", answer)
-    assert "First make rank 1 as fast as the others" in printed("advise", answer)
+    assert "Make rank 1 as fast as the others" in printed("advise", answer)
     assert told(answer, "advise", str(answer.run))["limits"][0]["rank"] == 1
 
 
@@ -76,7 +76,7 @@ def test_what_the_late_rank_costs_is_one_number_everywhere(ask: Ask, how: tuple[
 @HOW
 def test_what_comes_first_is_not_repeated_as_what_else_would_help(ask: Ask, how: tuple[str, ...]) -> None:
     advice = printed("advise", ask("late data", *how))
-    assert advice.count("First make rank 1 as fast as the others") == 1
+    assert advice.count("Make rank 1 as fast as the others") == 1
     assert "a faster rank 1" not in advice
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tests.answers.conftest import Ask
+from ddptrace.analysis.summary import summarize
+from ddptrace.render.headline import headline
+from tests.answers.conftest import Ask, printed
 from tests.programs.asked import BUSY_S, SENT_AT_ONCE
 
 
@@ -21,3 +23,10 @@ def test_that_ranks_and_their_threads_share_too_few_processors_is_told_with_the_
     found = re.match(r"All ranks wait for a processor for ([\d.]+) ms of a step", said)
     assert found and float(found[1]) > 0.3 * BUSY_S * 1e3
     assert "Start fewer threads or processes" in said
+
+
+def test_advice_on_a_crowded_machine_begins_with_the_processors_as_analysis_does(ask: Ask) -> None:
+    answer = ask("one core")
+    first = headline(answer.result, summarize(answer.result)).text
+    assert "wait for a processor" in first
+    assert printed("advise", answer).startswith(f"ddptrace advise · {first}")

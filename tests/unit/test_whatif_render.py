@@ -48,7 +48,7 @@ def answers(found: Predictor) -> WhatIf:
 
 
 def test_every_line_fits_the_terminal(answers: WhatIf, advice: Advice) -> None:
-    for text in (whatif_text(answers), advice_text(advice)):
+    for text in (whatif_text(answers), advice_text(advice, make_result())):
         assert max(map(len, text.splitlines())) <= WIDTH
         assert text.endswith("\n")
 
@@ -81,9 +81,9 @@ def test_what_limits_the_step_and_what_helps_change_it_alike() -> None:
     """A late rank comes first and stands among what limits the step, with the same change, and nowhere else."""
     late = advised(Made(late=(0, 60 * MS, 0), crowded=(0, 30 * MS, 250 * MS)), 8)
     limit = next(one for one in late.limits if one.name == "straggler")
-    told = advice_text(late)
+    told = advice_text(late, make_result())
     (listed,) = re.findall(r"^ +−[\d.]+ ms +(−\d+ %)  rank 1: if", told, re.MULTILINE)
-    (helping,) = re.findall(r"First make rank 1 as fast as the others: (−\d+ %)", told)
+    (helping,) = re.findall(r"Make rank 1 as fast as the others: (−\d+ %)", told)
     assert "a faster rank 1" not in told
     assert listed == helping == f"−{100 * limit.gain_ratio:.0f} %"
 
@@ -96,7 +96,7 @@ def test_a_rank_that_is_worth_more_than_any_plan_comes_first() -> None:
     late = advised(Made(late=(0, 60 * MS, 0)), 8)
     assert late.first_rank is not None and late.first_rank.setting.even == 1
     told = advice_headline(late)
-    assert told.startswith("First make rank 1 as fast as the others: −24 % (") and "Take bucket_cap_mb" in told
+    assert told.startswith("Make rank 1 as fast as the others: −24 % (") and "Take bucket_cap_mb" in told
 
 
 def test_a_rank_that_is_worth_less_than_a_plan_does_not(advice: Advice) -> None:
@@ -114,7 +114,7 @@ def test_a_cap_that_may_win_nothing_is_the_best_guess() -> None:
 
 @pytest.mark.parametrize("size", [1, 8])
 def test_as_many_plans_are_listed_as_the_heading_says(size: int) -> None:
-    lines = advice_text(advised(Made(late=(0, 60 * MS, 0)), size)).splitlines()
+    lines = advice_text(advised(Made(late=(0, 60 * MS, 0)), size), make_result()).splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("The best "))
     listed = lines[at + 1 :]
     assert int(lines[at].split()[2]) == (listed.index("") if "" in listed else len(listed)) > 1
@@ -143,7 +143,7 @@ def test_settings_are_told_as_ddp_takes_them() -> None:
 
 def test_advice_can_be_pasted(advice: Advice) -> None:
     assert advice.caps_mb
-    assert f"\n  DistributedDataParallel(model, {advice.best.name})\n" in advice_text(advice)
+    assert f"\n  DistributedDataParallel(model, {advice.best.name})\n" in advice_text(advice, make_result())
 
 
 def test_the_section_of_the_report_says_the_same_and_that_it_is_predicted(advice: Advice) -> None:
@@ -219,7 +219,7 @@ def test_what_an_answer_rests_on_is_said_once_with_the_answers_that_it_is_about(
 def test_a_model_that_misses_much_of_the_recorded_step_is_not_to_be_relied_on(answers: WhatIf, advice: Advice) -> None:
     doubt = "Do not rely on this: played again as it was, the step takes 42 % less than recorded"
     whole = replace(answers, replay_error_ratio=-0.42), replace(advice, replay_error_ratio=-0.42)
-    for text in (whatif_text(whole[0]), advice_text(whole[1]), advice_section(Forecast(whole[1]))):
+    for text in (whatif_text(whole[0]), advice_text(whole[1], make_result()), advice_section(Forecast(whole[1]))):
         assert doubt in " ".join(text.split())
-    for text in (whatif_text(answers), advice_text(advice), advice_section(Forecast(advice))):
+    for text in (whatif_text(answers), advice_text(advice, make_result()), advice_section(Forecast(advice))):
         assert "Do not rely" not in text

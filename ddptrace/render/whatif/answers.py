@@ -138,10 +138,11 @@ def _basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
         yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")
 
 
-def advice_text(advice: Advice) -> str:
-    """The whole advice, its lines ending in a newline."""
+def advice_text(advice: Advice, result: Result) -> str:
+    """The whole advice, its lines ending in a newline. Its first sentence is that of `ddptrace analyze`."""
     sections = [
-        textwrap.wrap(f"ddptrace advise · {advice_headline(advice)}", WIDTH),
+        textwrap.wrap(f"ddptrace advise · {headline(result, summarize(result)).text}", WIDTH),
+        textwrap.wrap(advice_headline(advice), WIDTH),
         [f"  {line}" for line in _paste(advice)],
         textwrap.wrap(doubt_words(advice.replay_error_ratio), WIDTH),
         list(_limits(advice)),
@@ -163,7 +164,7 @@ def _rank_words(advice: Advice) -> str:
     if rank is None:
         return ""
     return (
-        f"First make rank {rank.setting.even} as fast as the others: {gain_range(rank)}, a step of"
+        f"Make rank {rank.setting.even} as fast as the others: {gain_range(rank)}, a step of"
         f" {duration(rank.step_ns)}, which no bucket size reaches."
     )
 
@@ -216,7 +217,7 @@ def _limit_words(limit: Limit) -> str:
 def _limits(advice: Advice) -> Iterator[str]:
     yield "What limits the step now"
     if not advice.limits:
-        yield "  Nothing that ddptrace can change: the step is compute."
+        yield "  Neither the buckets nor the network nor a single rank by enough to matter."
     for limit in advice.limits:
         change = f"{signed_millis(-limit.gain_ns):>9} ms {signed_percent(-limit.gain_ratio):>6}"
         yield f"  {change}  {_limit_words(limit)}"
