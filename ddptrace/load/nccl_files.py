@@ -1,11 +1,11 @@
 """Finds and reads what NCCL itself wrote of its collectives: its debug logs and the files of NCCL Inspector.
 
-Logs of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING: which algorithm and protocol NCCL chose for each collective.
+Logs of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING tell which algorithm and protocol NCCL chose:
 
 node-01:631871:631871 [0] NCCL INFO AllReduce: 33554432 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..31}
 node-01:631871:631871 [0] NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL nchannels 8 nthreads 512
 
-Files of NCCL Inspector, a plugin of NCCL: one JSON object a line for each collective and each message.
+NCCL Inspector, a plugin of NCCL, writes one JSON object a line for each collective and each message:
 
 {"header":{"id":"0x7f8c","rank":2,"n_ranks":8,…},"metadata":{…},"coll_perf":{"coll":"AllReduce","coll_sn":1407,
  "coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_timing_source":"kernel_gpu","coll_busbw_gbs":485.1}}
@@ -78,6 +78,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
+# Debug logs -----------------------------------------------------------------------------------------------------------
+
+
 LINE: Final = re.compile(
     rb"NCCL INFO (?P<function>\w{2,40})(?: \[(?P<way>[\w ]{1,40})\])?: (?P<nbytes>\d{1,18}) Bytes -> "
     rb"(?P<choice>.{1,200})"
@@ -109,7 +112,7 @@ def _choice(text: str, way: str) -> tuple[str, str, int | None]:
     return way or text.strip(), "", None
 
 
-MOST_RANKS: Final = 2**20
+# NCCL Inspector -------------------------------------------------------------------------------------------------------
 
 
 class _Header(msgspec.Struct):

@@ -213,6 +213,9 @@ def _joined_halves(clock: int, early: tuple[Piece, ...], late: tuple[Piece, ...]
     return {clock: (*early[:-1], replace(last, end=middle), replace(first, begin=middle, offset=since), *late[1:])}
 
 
+# Which ranks share a clock --------------------------------------------------------------------------------------------
+
+
 SAME_TIE_NS: Final = 1_000_000_000
 """Ranks of one machine whose clocks are further from Unix time than this differ: one was told another time."""
 

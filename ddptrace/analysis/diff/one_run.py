@@ -1,4 +1,4 @@
-"""Collects what is compared of one run: the times of its typical step, the same of blocks, and its settings."""
+"""Collects what `compare` needs of one run: its typical step, the typical steps of blocks of it, and its settings."""
 
 from __future__ import annotations
 
@@ -218,6 +218,9 @@ def _mean(
         return sum(kinds[of].get((row.rank, row.step), 0) for row in rows) / len(rows)
     name = "window_ns" if what.kind == "step" else f"{what.name}_ns"
     return float(sum(getattr(row, name) for row in rows)) / len(rows)
+
+
+# How the run was set up -----------------------------------------------------------------------------------------------
 
 
 COMPUTE: Final = "compute is taken from"

@@ -1,4 +1,4 @@
-"""Plays the run again with nobody waiting longer than needed, and with one rank as fast as the others.
+"""Plays the run again: with nothing changed, with one rank as fast as the others, and with faster transfers.
 
 launch    t += own;  the collective's last arrival = max(itself, t)
 arrived   end = max(last arrival, end of the one it queued behind) + transfer
@@ -8,7 +8,7 @@ step end  its length = t - that of the step before
 Played with nothing changed it gives the measured steps back. It is played once for many cases: `t` and all that comes
 of it are columns, the first of them the run as it was.
 
-What each rank costs the run: it is played again with one rank's own time as the other ranks have it.
+What a rank costs the run is what it wins where that rank's own time is as the other ranks have it:
 
 own time of rank 1, by step      10 10 20 10     sorted  10 10 10 20
 that of the other ranks           9 10 11 10     sorted   9 10 10 11
@@ -189,6 +189,9 @@ def _users(trails: Sequence[Trail], crossings: Crossings) -> list[int]:
         np.add.at(count, crosses[(trail.kind == WAIT) & (crosses != NONE)], 1)
     users: list[int] = count.tolist()
     return users
+
+
+# What each rank costs the run -----------------------------------------------------------------------------------------
 
 
 MOST_RANKS: Final = 16
