@@ -48,8 +48,8 @@ def read_files(paths: Sequence[Path]) -> NcclFiles:
     unreadable: list[str] = []
     for path in _files(paths):
         try:
-            chosen += choices(_lines(path))
-            timed += times(_lines(path))
+            chosen += _choices_in(_lines(path))
+            timed += _times_in(_lines(path))
         except OSError as error:
             unreadable.append(f"{printable(path)} ({error.strerror})")
     if not chosen and not timed:
@@ -91,7 +91,7 @@ ALGORITHM: Final = re.compile(
 KERNEL: Final = re.compile(r"Kernel (?P<kernel>\w+) nchannels (?P<channels>\d{1,4})")
 
 
-def choices(lines: Iterable[bytes]) -> Counter[NcclChoice]:
+def _choices_in(lines: Iterable[bytes]) -> Counter[NcclChoice]:
     """Count each choice that a log tells. Other lines, and what newer versions write otherwise, are passed over."""
     found: Counter[NcclChoice] = Counter()
     for line in lines:
@@ -129,7 +129,7 @@ class _Record(msgspec.Struct):
 _RECORD: Final = msgspec.json.Decoder(_Record)
 
 
-def times(lines: Iterable[bytes]) -> Iterator[NcclTime]:
+def _times_in(lines: Iterable[bytes]) -> Iterator[NcclTime]:
     """Yield what each line tells; lines that are damaged or cut short are passed over."""
     for line in lines:
         try:

@@ -121,9 +121,9 @@ class Waits:
         groups = self.states[rank].groups
         return sorted(((group, call) for group in groups for call in group.calls), key=lambda one: one[1].seq)
 
-    def behind(self, culprits: Iterable[int]) -> set[int]:
+    def behind(self, ranks: Iterable[int]) -> set[int]:
         """Return all ranks that wait for these, directly or because others do; and these."""
-        reached = set(culprits)
+        reached = set(ranks)
         left, followed = list(reached), set[int]()
         while left:
             for wait in self.for_rank.get(left.pop(), ()):

@@ -77,7 +77,7 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
         np.array([_values(block, quantities, buckets, kinds) for block in blocks]).reshape(
             len(blocks), len(quantities)
         ),
-        settings_of(result, rows) | dict(said),
+        _settings_of(result, rows) | dict(said),
         frozenset(finding.code for finding in result.findings),
     )
 
@@ -231,7 +231,7 @@ MOST_SIZES: Final = 12
 """Of buckets, that are told one by one."""
 
 
-def settings_of(result: Result, rows: Sequence[StepRow]) -> dict[str, str]:
+def _settings_of(result: Result, rows: Sequence[StepRow]) -> dict[str, str]:
     """By name. What nobody recorded is left out. `rows`: the steps that are compared."""
     found = {
         "schema": result.schema,

@@ -105,7 +105,7 @@ def waiting_findings(result: Result, summary: Summary) -> Iterator[Finding]:
     if wait is None or exposed < EXPOSED_MIN_RATIO * summary.window_ns or wait.queue_ns < wait.ran_ns:
         return
     if wait.queue_ns >= QUEUE_MIN_RATIO * summary.window_ns and wait.neither_ns >= NEITHER_MIN_RATIO * wait.queue_ns:
-        yield WAITED_ON_DEVICE(_where(rows[0]), f"{_name(rows[0])} {wait_words(wait)}")
+        yield WAITED_ON_DEVICE(_where(rows[0]), f"{_name(rows[0])} {_wait_words(wait)}")
 
 
 def _exposed_ns(rows: Sequence[CollectiveRow]) -> int:
@@ -124,7 +124,7 @@ def _name(row: CollectiveRow) -> str:
     return f"{row.op.rstrip('_')}{f' of {size(row.nbytes)}' if row.nbytes else ''}"
 
 
-def wait_words(wait: MeanWait) -> str:
+def _wait_words(wait: MeanWait) -> str:
     """What goes on after its name."""
     last = f" No other collective runs in the last {duration(wait.free_ns)} of that." if wait.is_free else ""
     return (

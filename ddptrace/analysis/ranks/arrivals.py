@@ -36,7 +36,7 @@ def arrivals_of(
 
     A rank arrives when its execution begins, if that was seen on all of the collective's ranks; else when it launches.
     """
-    ranks = {table.row.rank: executions_of(table.collectives) for table in tables}
+    ranks = {table.row.rank: _executions_of(table.collectives) for table in tables}
     uncertainty = Uncertainty.of(tables, clocks)
     together: dict[tuple[int, ...], list[MatchRow]] = defaultdict(list)
     for match in matches:
@@ -268,7 +268,7 @@ class Executions:
         return np.searchsorted(self.seq, np.array(seqs, np.int64))
 
 
-def executions_of(rows: Sequence[CollectiveRow]) -> Executions:
+def _executions_of(rows: Sequence[CollectiveRow]) -> Executions:
     """`rows`: of one rank. One in several parts ran from the begin of the first to the end of the last."""
     firsts = sorted((row for row in rows if row.part == 0), key=lambda row: row.seq)
     seq = np.array([row.seq for row in firsts], np.int64)

@@ -101,7 +101,7 @@ class TimelinePredictor:
 
     def predict(self, name: str, setting: Setting) -> Prediction:
         """Answer one question. One that cannot be answered is no error but an answer with a refusal."""
-        refusal = refusal_of(self.timeline, setting)
+        refusal = _refusal_of(self.timeline, setting)
         if refusal is not None:
             return Prediction(name, setting, *(None,) * 10, refusal=refusal)
         cases = [self._played(setting, start) for start in self._starts]
@@ -331,7 +331,7 @@ def is_whole_gradient(row: CollectiveRow) -> bool:
 # When there is no answer ----------------------------------------------------------------------------------------------
 
 
-def refusal_of(timeline: Timeline, setting: Setting) -> str | None:
+def _refusal_of(timeline: Timeline, setting: Setting) -> str | None:
     """Say why nothing can be said; None where something can."""
     return next(_refusals(timeline, setting), None)
 

@@ -97,7 +97,7 @@ def traffic_report(result: Result) -> TrafficReport:
         messages=messages(steady, counts),
         roots=roots(steady, counts),
         gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
-        units=unit_traffic(result, counted, counts),
+        units=_unit_traffic(result, counted, counts),
         rpcs=rpc_traffic(result.rpcs, counted),
         findings=tuple(finding for finding in result.findings if finding.kind.concerns_counts),
         reduces_on_host=any(not row.on_device and _reduces_to_some(row.op) for row in result.collectives),
@@ -211,7 +211,7 @@ class UnitTraffic:
     sent_nbytes: int | None  # sent by one rank; computed, as in `traffic`
 
 
-def unit_traffic(
+def _unit_traffic(
     result: Result, counted: frozenset[tuple[int, int]], counts: Callable[[int], int]
 ) -> tuple[UnitTraffic, ...]:
     """Sum up what units send, the most sent first. `counted`: (rank, step) of the steps that count, empty for all."""

@@ -172,7 +172,7 @@ class _Parts:
 
 def split_dimensions(run: RunView) -> Iterator[DimensionRow]:
     """Yield the dimensions of all ranks, each with the parts of its exposed time."""
-    arrivals, launches = _by_rank(run.arrivals), last_launches(run)
+    arrivals, launches = _by_rank(run.arrivals), _last_launches(run)
     messages = _by_rank(run.pipelines.messages)
     bubbles: defaultdict[tuple[int, int | None], int] = defaultdict(int)
     for row in run.pipelines.bubbles:
@@ -274,7 +274,7 @@ def _places(rank: RankTables) -> Mapping[int, tuple[str, str]]:
 # Collectives of which only the host's wait is known -------------------------------------------------------------------
 
 
-def last_launches(run: RunView) -> Mapping[tuple[int, int], int]:
+def _last_launches(run: RunView) -> Mapping[tuple[int, int], int]:
     """Return, by rank and seq, when the last rank launched a collective that ran on the hosts and of which nothing
     tells when it began there. Those of groups whose clocks cannot be compared are left out."""
     together: defaultdict[tuple[str, tuple[int, ...], int], list[CollectiveRow]] = defaultdict(list)
