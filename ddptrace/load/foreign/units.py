@@ -73,6 +73,9 @@ class NamedUnits(NamedTuple):
     events: tuple[UnitEvent, ...]
 
 
+# FSDP2 units ----------------------------------------------------------------------------------------------------------
+
+
 def with_units(trace: Trace, found: Sequence[Found], calls: Sequence[Call]) -> NamedUnits:
     """Return the calls with their units. `found`: the same calls with their threads."""
     ranges = trace.named((FSDP_PREFIX,))
@@ -122,18 +125,6 @@ def _events(trace: Trace, ranges: Mask, told: dict[int, re.Match[str]], numbers:
         name = int(trace.events.name[position])
         mark, phase = FSDP_EVENTS[told[name]["what"]]
         yield UnitEvent(numbers[name], mark, begin, end, phase)
-
-
-# All files of a rank --------------------------------------------------------------------------------------------------
-
-
-def units_of(names: Sequence[UnitName], calls: Sequence[Call]) -> tuple[Unit, ...]:
-    """Return the units of a rank. Nothing tells their parameters; what is gathered in backward was let go before."""
-    again = {call.unit for call in calls if call.role is UnitRole.UNSHARD and call.unit_phase is Phase.BACKWARD}
-    return tuple(
-        Unit(number, kind, name, reshards=number in again if kind is UnitKind.FSDP else None, is_root=name == ROOT)
-        for number, (kind, name) in enumerate(names, start=1)
-    )
 
 
 # Stages of pipelines --------------------------------------------------------------------------------------------------
@@ -279,17 +270,29 @@ def _has_one_forward(trace: Trace, backwards: Intervals) -> list[bool]:
     return [count <= 1 for count in np.diff(before, prepend=0).tolist()]
 
 
-def reducers_of(calls: Sequence[Call], kind: str) -> tuple[Reducer, ...]:
-    """Return one reducer, without parameters or layouts, if any call belongs to a reducer. `kind`: its wrapper."""
-    groups = Counter(call.group for call in calls if call.is_native)
-    if not groups:
-        return ()
-    return (Reducer(REDUCER, kind, "", groups.most_common(1)[0][0], None, (), ()),)
-
-
 def _of_reducer(call: Call) -> Call:
     if call.op != "all_reduce":
         return call
     if call.dtype.startswith(NO_GRADIENT):
         return dataclasses.replace(call, origin=Origin.UNUSED_PARAMETERS.word)
     return dataclasses.replace(call, is_native=True, reducer=REDUCER, origin=Origin.GRADIENTS.word)
+
+
+# All files of a rank --------------------------------------------------------------------------------------------------
+
+
+def units_of(names: Sequence[UnitName], calls: Sequence[Call]) -> tuple[Unit, ...]:
+    """Return the units of a rank. Nothing tells their parameters; what is gathered in backward was let go before."""
+    again = {call.unit for call in calls if call.role is UnitRole.UNSHARD and call.unit_phase is Phase.BACKWARD}
+    return tuple(
+        Unit(number, kind, name, reshards=number in again if kind is UnitKind.FSDP else None, is_root=name == ROOT)
+        for number, (kind, name) in enumerate(names, start=1)
+    )
+
+
+def reducers_of(calls: Sequence[Call], kind: str) -> tuple[Reducer, ...]:
+    """Return one reducer, without parameters or layouts, if any call belongs to a reducer. `kind`: its wrapper."""
+    groups = Counter(call.group for call in calls if call.is_native)
+    if not groups:
+        return ()
+    return (Reducer(REDUCER, kind, "", groups.most_common(1)[0][0], None, (), ()),)
