@@ -1,4 +1,4 @@
-"""Makes a plan of the paths that a user gives, and reads how each run was set up, for comparisons.
+"""Makes a plan of the paths that a user gives, reads each rank of it, and tells how the run was set up.
 
 What reads profiler files is imported where there are some: a run without them is read in half the time.
 """

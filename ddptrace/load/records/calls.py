@@ -1,4 +1,4 @@
-"""Reads from records what is known about calls: origin, peer, splits of all-to-alls, and remote calls."""
+"""Reads of calls who wanted them, when they were over, what all-to-alls send to whom, and which were remote."""
 
 from __future__ import annotations
 
