@@ -15,4 +15,6 @@ clocks       how far the clocks of the ranks lie apart               whatif     
 ranks        who waited for whom, and why                            diff       what changed between runs
 diagnosis    what a job that hangs or died was doing                 hta        the same files, read by HTA
 timeline     host and device of profiled steps, to be played again
+units        which communication serves which part of the model, along which dimension of parallelism
+experts      how uneven all-to-alls are, and what that costs
 """

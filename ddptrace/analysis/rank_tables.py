@@ -84,7 +84,13 @@ class RankTables:
         return self.rows["pipeline"]
 
 
+# Facts that findings need ---------------------------------------------------------------------------------------------
+
+
 PREPARATION: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
+MOST_IN_A_ROW: Final = 6
+"""So many steps, on average, one optimizer may make before it is another's turn. After more, they are parts of the
+training, one after another, and no iteration has updates of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +167,6 @@ class RankFacts:
     @property
     def comms(self) -> int:
         return sum(self.by_evidence.values())
-
-
-MOST_IN_A_ROW: Final = 6
-"""So many steps, on average, one optimizer may make before it is another's turn. After more, they are parts of the
-training, one after another, and no iteration has updates of both."""
 
 
 def facts_of(view: RankView) -> RankFacts:

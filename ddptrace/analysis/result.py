@@ -81,7 +81,7 @@ class About:
     python: str | None = None  # version
 
 
-UNKNOWN: Final = About()
+NOT_TOLD: Final = About()
 
 
 def about(manifest: Mapping[str, Any], ranks: Sequence[RankFacts]) -> About:
@@ -120,7 +120,7 @@ class Result:
     run_id: str  # 128 bits in hex; empty for foreign traces
     zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
     world_size: int | None  # ranks that took part; None where nothing tells
-    about: About = UNKNOWN  # what it is called, and what it ran
+    about: About = NOT_TOLD  # what it is called, and what it ran
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
     activity: tuple[Activity, ...] = field(default=(), repr=False)

@@ -1,4 +1,4 @@
-"""Works out what could be won back, by cause, late ranks, broadcasts of buffers and single gradients included."""
+"""Works out what could be won back, by cause: late ranks, broadcasts of buffers, idle devices and others."""
 
 from __future__ import annotations
 
@@ -199,9 +199,12 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
         yield _row("data", data_ns, whole_ns, "", DATA_BOUND)
 
 
+# Broadcasts of buffers ------------------------------------------------------------------------------------------------
+
+
 def buffer_cost(ranks: Sequence[RankFacts], result: Result) -> tuple[float, float] | None:
-    """How long the broadcasts hold the host in a typical step, and what that costs, in ns; None where there are none.
-    Of each step the rank counts that they cost least: the others may have waited for it."""
+    """Return how long the broadcasts hold the host in a typical step, and what that costs, in ns; None where there are
+    none. Of each step the rank counts that they cost least: the others may have waited for it."""
     steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     by_step: defaultdict[int, list[BufferTime]] = defaultdict(list)
     for rank in ranks:
@@ -216,19 +219,22 @@ def buffer_cost(ranks: Sequence[RankFacts], result: Result) -> tuple[float, floa
     return host, cost
 
 
-MANY: Final = 16
-"""Calls in a step; DDP sends most models in fewer buckets."""
+# Gradients that are reduced one by one --------------------------------------------------------------------------------
+
+
+CALLS_MIN: Final = 16
+"""In a step; DDP sends most models in fewer buckets."""
 EXPOSED_MIN_RATIO: Final = 0.02
 """Of the step, that must wait for them."""
 MOST_MIN_RATIO: Final = 0.5
 """Of all exposed communication, that must be theirs: else another kind is worth more."""
-FEW_NBYTES: Final = 8 << 20
+SMALL_MAX_NBYTES: Final = 8 << 20
 """In the mean; larger calls are in their bytes, and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """Such all-reduces: means over the typical steps, and over the calls."""
+    """All-reduces of single gradients: means over the typical steps, and over the calls."""
 
     calls: float  # in a step
     exposed_ns: float  # of a step
@@ -237,12 +243,12 @@ class OneByOne:
 
 
 def gradients_one_by_one(summary: Summary, result: Result) -> OneByOne | None:
-    """Find them, if they are most of what the typical step waits for."""
+    """Find the all-reduces of single gradients, if they are most of what the typical step waits for."""
     steps, _ = measured_steps(result.steps)
     wanted = {(row.rank, row.step) for row in steps}
     rows = [row for row in result.collectives if (row.rank, row.step) in wanted and _is_alone(row)]
     calls = len({(row.rank, row.seq) for row in rows})
-    if not steps or calls < MANY * len(steps):
+    if not steps or calls < CALLS_MIN * len(steps):
         return None
     known = [row.nbytes for row in rows if row.nbytes is not None]
     found = OneByOne(
@@ -264,4 +270,4 @@ def _is_worth_it(found: OneByOne, summary: Summary) -> bool:
     exposed = summary.part("exposed_comm")
     all_ns = exposed.ns if exposed is not None else 0
     least_ns = max(EXPOSED_MIN_RATIO * (summary.window_ns or 0), MOST_MIN_RATIO * all_ns)
-    return 0 < least_ns <= found.exposed_ns and (found.mean_nbytes or 0) <= FEW_NBYTES
+    return 0 < least_ns <= found.exposed_ns and (found.mean_nbytes or 0) <= SMALL_MAX_NBYTES

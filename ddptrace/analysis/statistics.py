@@ -1,6 +1,6 @@
 """Computes percentiles, quantiles of Student's t distribution, and groups of rows that are alike.
 
-Rows of a table that are alike: those with the same values in all of its columns.
+Rows of a table are alike where they have the same values in all of its columns:
 
 columns   7 7 2 7        keys    (2, 1) (7, 1) (7, 3)
           3 1 1 3        order   2 | 1 | 0 3
@@ -52,7 +52,11 @@ def percentile(ordered: Sequence[int], percent: int) -> int:
     return int(ordered[-(-percent * len(ordered) // 100) - 1])
 
 
+# Rows that are alike --------------------------------------------------------------------------------------------------
+
+
 MOST_CODES: Final = 2**62
+"""Different numbers of rows: with more they might not fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ Begin with `run.py`: what there is to read, as a plan, and each rank of it read 
 
 run_folder  a run directory: manifest, attempts, ranks           records    from a rank's records to its `RankRun`
 sources     profiler files, sorted by rank                       windows    what a profiler window adds to that
-diff        what a comparison needs beside the tables            kineto     profiler files as columns
-alive       whether the process that recorded is still there     foreign    profiler files that ddptrace did not make
+alive       whether the process that recorded is still there     kineto     profiler files as columns
+nccl_files  what NCCL itself wrote of its collectives            foreign    profiler files that ddptrace did not make
                                                                  diagnosis  the last that each rank recorded
+                                                                 flight_recorder  the same, from torch's own dumps
 """

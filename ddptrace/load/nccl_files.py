@@ -1,11 +1,11 @@
 """Finds and reads what NCCL itself wrote of its collectives: its debug logs and the files of NCCL Inspector.
 
-Logs of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING: which algorithm and protocol NCCL chose for each collective.
+Logs of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING tell which algorithm and protocol NCCL chose:
 
 node-01:631871:631871 [0] NCCL INFO AllReduce: 33554432 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..31}
 node-01:631871:631871 [0] NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL nchannels 8 nthreads 512
 
-Files of NCCL Inspector, a plugin of NCCL: one JSON object a line for each collective and each message.
+NCCL Inspector, a plugin of NCCL, writes one JSON object a line for each collective and each message:
 
 {"header":{"id":"0x7f8c","rank":2,"n_ranks":8,…},"metadata":{…},"coll_perf":{"coll":"AllReduce","coll_sn":1407,
  "coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_timing_source":"kernel_gpu","coll_busbw_gbs":485.1}}
@@ -48,8 +48,8 @@ def read_files(paths: Sequence[Path]) -> NcclFiles:
     unreadable: list[str] = []
     for path in _files(paths):
         try:
-            chosen += choices(_lines(path))
-            timed += times(_lines(path))
+            chosen += _choices_in(_lines(path))
+            timed += _times_in(_lines(path))
         except OSError as error:
             unreadable.append(f"{printable(path)} ({error.strerror})")
     if not chosen and not timed:
@@ -78,6 +78,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
+# Debug logs -----------------------------------------------------------------------------------------------------------
+
+
 LINE: Final = re.compile(
     rb"NCCL INFO (?P<function>\w{2,40})(?: \[(?P<way>[\w ]{1,40})\])?: (?P<nbytes>\d{1,18}) Bytes -> "
     rb"(?P<choice>.{1,200})"
@@ -88,7 +91,7 @@ ALGORITHM: Final = re.compile(
 KERNEL: Final = re.compile(r"Kernel (?P<kernel>\w+) nchannels (?P<channels>\d{1,4})")
 
 
-def choices(lines: Iterable[bytes]) -> Counter[NcclChoice]:
+def _choices_in(lines: Iterable[bytes]) -> Counter[NcclChoice]:
     """Count each choice that a log tells. Other lines, and what newer versions write otherwise, are passed over."""
     found: Counter[NcclChoice] = Counter()
     for line in lines:
@@ -109,7 +112,7 @@ def _choice(text: str, way: str) -> tuple[str, str, int | None]:
     return way or text.strip(), "", None
 
 
-MOST_RANKS: Final = 2**20
+# NCCL Inspector -------------------------------------------------------------------------------------------------------
 
 
 class _Header(msgspec.Struct):
@@ -126,7 +129,7 @@ class _Record(msgspec.Struct):
 _RECORD: Final = msgspec.json.Decoder(_Record)
 
 
-def times(lines: Iterable[bytes]) -> Iterator[NcclTime]:
+def _times_in(lines: Iterable[bytes]) -> Iterator[NcclTime]:
     """Yield what each line tells; lines that are damaged or cut short are passed over."""
     for line in lines:
         try:

@@ -1,4 +1,4 @@
-"""Makes a plan of the paths that a user gives, and reads how each run was set up, for comparisons.
+"""Makes a plan of the paths that a user gives, reads each rank of it, and tells how the run was set up.
 
 What reads profiler files is imported where there are some: a run without them is read in half the time.
 """
@@ -227,7 +227,10 @@ def _nbytes(files: Iterable[Path]) -> int:
         return 0
 
 
-OF_RANKS: Final = {"cpus": "processors a rank may use", "torch_threads": "threads of a rank"}
+# How a run was set up -------------------------------------------------------------------------------------------------
+
+
+SETTINGS_OF_RANKS: Final = {"cpus": "processors a rank may use", "torch_threads": "threads of a rank"}
 
 
 def settings_of_run(plan: Plan) -> dict[str, str]:
@@ -236,7 +239,7 @@ def settings_of_run(plan: Plan) -> dict[str, str]:
     versions = {name: value for name, value in _dict(manifest.get("versions")).items() if isinstance(value, str)}
     ranks = [source.what for source in plan.sources if isinstance(source.what, RecordedRank)]
     metas = [read_json(rank.folder / META) or {} for rank in ranks]
-    found = {name: _listed(meta.get(key) for meta in metas) for key, name in OF_RANKS.items()}
+    found = {name: _listed(meta.get(key) for meta in metas) for key, name in SETTINGS_OF_RANKS.items()}
     if ranks:
         found["backend"] = _listed(_backends(ranks[0].folder))
     if "watching" in manifest:
@@ -261,10 +264,10 @@ def _backends(folder: Path) -> set[str]:
     events = records.events
     names = map(int, events["name"][events["kind"] == Kind.GROUP])
     texts = [records.strings[name] for name in names if name in records.strings]  # a name can be lost
-    return {str(_group(text).get("backend", "")) for text in texts}
+    return {str(_described_group(text).get("backend", "")) for text in texts}
 
 
-def _group(text: str) -> dict[str, Any]:
+def _described_group(text: str) -> dict[str, Any]:
     try:
         return _dict(json.loads(text))
     except (ValueError, RecursionError):

@@ -34,7 +34,7 @@ def clock_rows(tables: Sequence[RankTables], matches: Sequence[MatchRow], *, ali
     if len(tables) < 2:
         return ()
     seen = sightings_of(tables, matches)
-    clocks = clocks_of(tables, seen)
+    clocks = _clocks_of(tables, seen)
     same = _clock_row(tables, "same clock", uncertainty_ns=0)
     told: RowsByClock = {0: (same,)}
     if clocks.count > 1:
@@ -42,7 +42,7 @@ def clock_rows(tables: Sequence[RankTables], matches: Sequence[MatchRow], *, ali
         sent = messages_of(tables, clocks.number, clocks.stepped_ns)
         told |= dict.fromkeys(range(1, clocks.count), (_clock_row(tables, "clock pairs"),))
         told |= {link.clock: (_clock_row(tables, "not fitted"),) for link in links_of(met, sent, clocks.count)}
-        fitted = pieces_of(met, sent, clocks.count)
+        fitted = _pieces_of(met, sent, clocks.count)
         told |= {clock: tuple(_fitted(same.rank, piece) for piece in pieces) for clock, pieces in fitted.items()}
     numbers = zip(tables, clocks.number.tolist(), clocks.stepped_ns.tolist(), clocks.disproved, strict=True)
     return tuple(
@@ -120,7 +120,7 @@ Pieces = dict[int, tuple[Piece, ...]]
 """By clock, in time order; of clocks that were fitted, the reference left out."""
 
 
-def pieces_of(met: SharedCollectives, sent: Messages, clocks: int, halvings: int = 0) -> Pieces:
+def _pieces_of(met: SharedCollectives, sent: Messages, clocks: int, halvings: int = 0) -> Pieces:
     """A clock that no line fits over all the time is fitted in halves, and these again. One of which a part is left
     that none fits is not fitted at all: then something else is wrong than its pace."""
     links = links_of(met, sent, clocks)
@@ -131,7 +131,7 @@ def pieces_of(met: SharedCollectives, sent: Messages, clocks: int, halvings: int
     bent = [link for link in links if link.clock not in found and link.parent in {0, *found}]
     if not bent or halvings == MOST_HALVINGS:
         return found
-    halves = [pieces_of(*half, clocks, halvings + 1) for half in _halves(met, sent, lines, bent)]
+    halves = [_pieces_of(*half, clocks, halvings + 1) for half in _halves(met, sent, lines, bent)]
     for clock in {link.clock for link in links} - set(found):
         if halves and all(clock in half for half in halves):
             found |= _joined_halves(clock, *(half[clock] for half in halves))
@@ -213,6 +213,9 @@ def _joined_halves(clock: int, early: tuple[Piece, ...], late: tuple[Piece, ...]
     return {clock: (*early[:-1], replace(last, end=middle), replace(first, begin=middle, offset=since), *late[1:])}
 
 
+# Which ranks share a clock --------------------------------------------------------------------------------------------
+
+
 SAME_TIE_NS: Final = 1_000_000_000
 """Ranks of one machine whose clocks are further from Unix time than this differ: one was told another time."""
 
@@ -239,7 +242,7 @@ class Clocks:
         return int(self.number.max(initial=-1)) + 1
 
 
-def clocks_of(tables: Sequence[RankTables], seen: Sightings) -> Clocks:
+def _clocks_of(tables: Sequence[RankTables], seen: Sightings) -> Clocks:
     """Positions, not ranks, are what is counted here."""
     told = _told(tables)
     strangers = _strangers(seen, told, _stepped_ns(tables, told))

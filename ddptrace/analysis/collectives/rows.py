@@ -1,4 +1,4 @@
-"""Makes one row per collective and step: how fast it was, and what DDP's broadcasts of buffers cost.
+"""Makes one row per collective and step, and tells what DDP's broadcasts of buffers cost each step.
 
 Bandwidths are defined as in nccl-tests, so that the numbers compare.
 """
@@ -206,9 +206,12 @@ def _identity(comm: Communication) -> Identity:
     return comm.call.identity if comm.call is not None else Identity.RECORDED
 
 
+# DDP's broadcasts of buffers ------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class BufferTime:
-    """One rank in one step."""
+    """What DDP's broadcasts of buffers took one rank in one step."""
 
     step: int  # ordinal
     host_ns: int  # packing, sending and unpacking held the host

@@ -189,6 +189,9 @@ def _scopes(kind: str, by_name: dict[str, list[ScopeRow]], worked: dict[int, int
     return sorted(found, key=lambda one: (-one.device_ns, one.name))
 
 
+# What gives the host less to launch -----------------------------------------------------------------------------------
+
+
 def less_to_launch(result: Result) -> str:
     """As in "torch.compile, CUDA graphs, larger batches". A model that is served has no optimizer, and one that is
     compiled is not told to be."""
@@ -201,6 +204,9 @@ def less_to_launch(result: Result) -> str:
         "larger batches",
     ]
     return ", ".join(ways)
+
+
+# Kernels, and how much of the peak they reach -------------------------------------------------------------------------
 
 
 MULTIPLYING: Final = frozenset((Category.MATRIX, Category.ATTENTION, Category.CONVOLUTION))
@@ -225,25 +231,25 @@ class KernelDigest:
 
 
 def categories(result: Result) -> list[KernelDigest]:
-    """The longest first."""
-    return _digests(result.kernels, by_name=False)
+    """Sum up kernels by category, the longest first."""
+    return _kernel_digests(result.kernels, by_name=False)
 
 
 def kernels(result: Result) -> list[KernelDigest]:
-    """The longest first."""
-    return _digests(result.kernels, by_name=True)
+    """Sum up kernels by name and category, the longest first."""
+    return _kernel_digests(result.kernels, by_name=True)
 
 
-def _digests(rows: Sequence[KernelRow], by_name: bool) -> list[KernelDigest]:
+def _kernel_digests(rows: Sequence[KernelRow], by_name: bool) -> list[KernelDigest]:
     groups: defaultdict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in rows:
         groups[row.category, row.name if by_name else ""].append(row)
     whole_ns, ranks = sum(row.total_ns for row in rows), len({row.rank for row in rows})
-    found = [_digest(key, mine, whole_ns, ranks) for key, mine in groups.items()]
+    found = [_kernel_digest(key, mine, whole_ns, ranks) for key, mine in groups.items()]
     return sorted(found, key=lambda one: (-one.total_ns, one.category, one.name))
 
 
-def _digest(key: tuple[str, str], rows: Sequence[KernelRow], whole_ns: int, ranks: int) -> KernelDigest:
+def _kernel_digest(key: tuple[str, str], rows: Sequence[KernelRow], whole_ns: int, ranks: int) -> KernelDigest:
     events, total_ns = (sum(getattr(row, column) for row in rows) for column in ("events", "total_ns"))
     flops, counted_ns = sum(row.flops or 0 for row in rows), sum(row.counted_ns for row in rows)
     is_known = flops > 0 and counted_ns >= KNOWN_MIN_RATIO * total_ns
@@ -276,7 +282,7 @@ def utilization(result: Result) -> Utilization | None:
     rows = [row for row in result.kernels if row.rank in spans and row.category in MULTIPLYING]
     told = [row for row in rows if row.flops is not None and (not row.flops or row.ideal_ns is not None)]
     whole_ns, known_ns = sum(row.total_ns for row in rows), sum(row.counted_ns for row in told)
-    time_ns = sum(span_ns * _devices(result, rank) for rank, span_ns in spans.items())
+    time_ns = sum(span_ns * _devices_of(result, rank) for rank, span_ns in spans.items())
     ideal_ns = sum(row.ideal_ns or 0 for row in told)
     if not ideal_ns or not time_ns or known_ns < KNOWN_MIN_RATIO * whole_ns:
         return None
@@ -284,6 +290,6 @@ def utilization(result: Result) -> Utilization | None:
     return Utilization(ideal_ns / time_ns, sum(row.flops or 0 for row in told), known_ns / whole_ns, devices)
 
 
-def _devices(result: Result, rank: int) -> int:
+def _devices_of(result: Result, rank: int) -> int:
     """How many devices a rank worked on."""
     return len({row.stream.partition(":")[0] for row in result.streams if row.rank == rank}) or 1

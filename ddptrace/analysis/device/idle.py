@@ -211,18 +211,22 @@ def _digests(rank: int, rows: Collection[IdleRow], count: int) -> list[IdleDiges
     return sorted(found, key=lambda digest: -digest.idle_ns)
 
 
-MOST_GAPS: Final = 50  # of one window
+# The longest gaps of each window, for a picture -----------------------------------------------------------------------
+
+
+MOST_GAPS: Final = 50
+"""Of one window."""
 NOTHING: Final = -1
 SEEN_RATIO: Final = 0.005
 """Of its gap: a shorter piece could not be seen beside the others."""
 
 
 def long_gaps(view: RankView) -> tuple[LongGaps, ...]:
-    """Take them window by window."""
-    return tuple(_of_window(window.idle) for window in view.rank.windows if window.idle is not None)
+    """Return the longest idle gaps of each profiler window, and what the host did in them."""
+    return tuple(_longest_gaps(window.idle) for window in view.rank.windows if window.idle is not None)
 
 
-def _of_window(idle: DeviceIdle) -> LongGaps:
+def _longest_gaps(idle: DeviceIdle) -> LongGaps:
     length = idle.gaps[:, 1] - idle.gaps[:, 0]
     longest = np.sort(np.argsort(-length, kind="stable")[:MOST_GAPS])
     nth = np.full(len(length) + 1, -1, np.int64)
@@ -242,6 +246,9 @@ def _of_window(idle: DeviceIdle) -> LongGaps:
     )
 
 
+# Names of ranges ------------------------------------------------------------------------------------------------------
+
+
 IDENTITY: Final = re.compile(r" at 0x[0-9a-fA-F]+|(?<=CompiledFxGraph) \w{20,}")
 """The address of an object, or the hash of a compiled graph."""
 COMPILED: Final = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction")
@@ -249,7 +256,7 @@ COMPILED: Final = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFun
 
 
 def without_identity(name: str) -> str:
-    """As in `## Call CompiledFxGraph ##`."""
+    """The name without what differs by process, as in `## Call CompiledFxGraph ##`."""
     return IDENTITY.sub("", name)
 
 

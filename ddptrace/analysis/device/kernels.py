@@ -1,6 +1,6 @@
 """Tells which kernels took the devices' time, by name and category, and how fast beside the peak.
 
-What kind of work a kernel is: told by its name, and by the operator and the range around its launch.
+The category is what kind of work a kernel does: told by its name, and by the operator and the range around its launch.
 
 void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)
      ├──────── the function's own name: asked first ────────┤├─ then all of it ───────┤
@@ -99,6 +99,9 @@ def _columns(work: DeviceWork) -> tuple[Ints, ...]:
     return work.name, kind, counts.operation.astype(np.int64), is_main, work.annotation, counts.dtype
 
 
+# What kind of work a kernel does --------------------------------------------------------------------------------------
+
+
 class Category(StrEnum):
     """What a kernel, copy or fill is for."""
 
@@ -137,12 +140,12 @@ RULES: Final = tuple(
     )
 )
 """The first that fits counts."""
-OF_OPERATION: Final = {
+CATEGORY_OF_OPERATION: Final = {
     Operation.MATRIX: Category.MATRIX,
     Operation.ATTENTION: Category.ATTENTION,
     Operation.CONVOLUTION: Category.CONVOLUTION,
 }
-OF_UPDATE: Final = frozenset((Category.NORMALIZATION, Category.REDUCTION, Category.ELEMENTWISE, None))
+CATEGORIES_OF_UPDATE: Final = frozenset((Category.NORMALIZATION, Category.REDUCTION, Category.ELEMENTWISE, None))
 """What an optimizer's own arithmetic looks like. A matrix product inside of an update stays one."""
 OPTIMIZER_RANGE: Final = "Optimizer."
 """How torch begins the name of the range around an update."""
@@ -163,12 +166,12 @@ def category_of(name: str, kind: Work, operation: Operation, is_main: bool, anno
     if kind is Work.MEMORY:
         return Category.COPY
     if is_main:
-        return OF_OPERATION[operation]
+        return CATEGORY_OF_OPERATION[operation]
     told = category_named(name)
-    if annotation.startswith(OPTIMIZER_RANGE) and told in OF_UPDATE:
+    if annotation.startswith(OPTIMIZER_RANGE) and told in CATEGORIES_OF_UPDATE:
         return Category.OPTIMIZER
     if told is None or told is Category.MATRIX:  # some convolutions and attentions multiply matrices
-        return OF_OPERATION.get(operation, told or Category.OTHER)
+        return CATEGORY_OF_OPERATION.get(operation, told or Category.OTHER)
     return told
 
 
@@ -178,6 +181,9 @@ def category_named(name: str) -> Category | None:
     plain = name.replace("(anonymous namespace)::", "")
     own = re.split(r"[<(]", plain, maxsplit=1)[0]
     return next((category for text in (own, plain) for rule, category in RULES if rule.search(text)), None)
+
+
+# How much a device can compute at most --------------------------------------------------------------------------------
 
 
 TERA: Final = 1e12
@@ -251,7 +257,7 @@ PEAKS: Final = (
     ),
 )  # fmt: skip
 """The first whose name fits counts. A device that is not here has no known peak."""
-TYPES: Final = {
+NUMBER_TYPES: Final = {
     "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "double": "fp64", "float64": "fp64", "signed char": "int8",
     "int8": "int8", "char": "int8",
 }  # fmt: skip
@@ -282,4 +288,4 @@ def number_type(dtype: str, kernel: str) -> str:
         return "fp8"
     if plain in ("float", "float32"):
         return "tf32" if ON_TENSOR_CORES.search(kernel) else "fp32" if ON_PLAIN_CORES.search(kernel) else ""
-    return TYPES.get(plain, "")
+    return NUMBER_TYPES.get(plain, "")

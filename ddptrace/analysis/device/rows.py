@@ -1,9 +1,7 @@
-"""Tells what the devices worked on, by stream and by launch, in each step and in all windows together.
+"""Tells what the devices worked on, by stream, scope and launch, in each step and in all windows together.
 
-What a device did in all of its windows: once over all of its work, once over that whose launch was seen.
-
-Work that was queued before a window opened has no launch in the file; that is 5 to 25 % of real files, and the two
-overlap numbers differ.
+All windows together count twice: once all of their work, once the work whose launch was seen. Work that was queued
+before a window opened has no launch in the file; that is 5 to 25 % of real files, and the two overlap numbers differ.
 """
 
 from __future__ import annotations
@@ -171,6 +169,9 @@ def _delays(window: DeviceWindow) -> Iterator[tuple[int, Delays]]:
         ordered = delay[begin:end].tolist()
         p50, p90, longest = (percentile(ordered, percent) if ordered else None for percent in (50, 90, 100))
         yield len(ordered), (p50, p90, longest)
+
+
+# All windows together -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """Finds the stretch of device time that belongs to each step, and what computed in it.
 
+Where a profiler looked, it begins where the last work of the step before ended, and ends with the step's own last work:
+
 host     [ step 0    ][ step 1    ][ step 2    ]
 device      [==0==0=][=1==1=====][=2====2==]          numbers: the step that launched the work
-window      .........|..........|..........|          from where the previous step's last work ended to that of this
+window      .........|..........|..........|
 
-The stretch of device time that belongs to each step, and what computed in it, by events on the compute stream:
+Elsewhere events on the compute stream tell it:
 
 compute stream   F────F─B──────W┄┄┄┄┄B  U──U F────F─B──────W┄┄┄┄┄B  U──U     marks, as the stream came to them
 computes         ===============     =  ==== ===============     =  ====     all but the wait, and what lies in no phase
@@ -114,6 +116,9 @@ def _one_after_another(begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Intervals that do not reach back behind the one before."""
     ends = np.maximum.accumulate(np.maximum(begins, ends))
     return np.maximum(begins, np.append(begins[:1], ends[:-1])), ends
+
+
+# By events on the compute stream --------------------------------------------------------------------------------------
 
 
 BEGINS: Final = {

@@ -9,7 +9,7 @@ rank 1      all_gather #9    all_reduce #4                     waits for rank 0,
 rank 2      all_to_all #5    send to 0                         waits for rank 3; its send has not begun
 rank 3                                                         has not called #5: nobody else keeps it
 
-Which ranks are to blame that a job hangs: those at the root, for whom all others wait, if only through others.
+Ranks are to blame where all others wait for them, if only through others:
 
 ABSENT     the others wait for its call, and it is in none that could keep it
 LOST       it has left no dump, although most ranks have, and the others wait for nobody else
@@ -121,9 +121,9 @@ class Waits:
         groups = self.states[rank].groups
         return sorted(((group, call) for group in groups for call in group.calls), key=lambda one: one[1].seq)
 
-    def behind(self, culprits: Iterable[int]) -> set[int]:
+    def behind(self, ranks: Iterable[int]) -> set[int]:
         """Return all ranks that wait for these, directly or because others do; and these."""
-        reached = set(culprits)
+        reached = set(ranks)
         left, followed = list(reached), set[int]()
         while left:
             for wait in self.for_rank.get(left.pop(), ()):
@@ -200,7 +200,12 @@ def _open_messages(group: GroupState) -> dict[tuple[int, bool], list[LastCall]]:
     return found
 
 
+# Who is to blame ------------------------------------------------------------------------------------------------------
+
+
 class Why(enum.Enum):
+    """The evidence against a rank: see above."""
+
     ABSENT = enum.auto()
     LOST = enum.auto()
     DEVICE = enum.auto()
@@ -217,17 +222,17 @@ class Culprit:
     wait: Wait
 
 
+Found = Mapping[int, Culprit]
+"""By surer evidence."""
+
+
 def culprits(waits: Waits) -> dict[int, Culprit]:
-    """By rank, with the surest evidence."""
+    """Return the ranks that are to blame, each with the surest evidence."""
     found: dict[int, Culprit] = {}
     for evidence in (_device, _unstarted, _absent, _behind, _lost):
         for culprit in list(evidence(waits, found)):
             found.setdefault(culprit.rank, culprit)
     return dict(sorted(found.items()))
-
-
-Found = Mapping[int, Culprit]
-"""By surer evidence."""
 
 
 def _device(waits: Waits, _: Found) -> Iterator[Culprit]:

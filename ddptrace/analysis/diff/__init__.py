@@ -2,6 +2,5 @@
 
 In: the `Result` of every run, and how each was set up. Out: a `Diff`.
 
-runs ─▶ figures.py: what is compared of each ─▶ compare.py ─▶ changes.py: how surely ─▶ Diff
-        settings.py: how each was set up ──────────┘
+runs ─▶ one_run.py: what is compared of each ─▶ compare.py ─▶ changes.py: how surely ─▶ Diff
 """

@@ -1,4 +1,4 @@
-"""Collects what is compared of one run: the times of its typical step, the same of blocks, and its settings."""
+"""Collects what `compare` needs of one run: its typical step, the typical steps of blocks of it, and its settings."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
         np.array([_values(block, quantities, buckets, kinds) for block in blocks]).reshape(
             len(blocks), len(quantities)
         ),
-        settings_of(result, rows) | dict(said),
+        _settings_of(result, rows) | dict(said),
         frozenset(finding.code for finding in result.findings),
     )
 
@@ -220,6 +220,9 @@ def _mean(
     return float(sum(getattr(row, name) for row in rows)) / len(rows)
 
 
+# How the run was set up -----------------------------------------------------------------------------------------------
+
+
 COMPUTE: Final = "compute is taken from"
 MOST_VALUES: Final = 3
 """Of one side: of more different values their number is told."""
@@ -228,7 +231,7 @@ MOST_SIZES: Final = 12
 """Of buckets, that are told one by one."""
 
 
-def settings_of(result: Result, rows: Sequence[StepRow]) -> dict[str, str]:
+def _settings_of(result: Result, rows: Sequence[StepRow]) -> dict[str, str]:
     """By name. What nobody recorded is left out. `rows`: the steps that are compared."""
     found = {
         "schema": result.schema,

@@ -1,4 +1,4 @@
-"""Finds what is wrong with gradient buckets and with the buffers that DDP sends before each forward."""
+"""Finds what is wrong with gradient buckets, and with the buffers that DDP sends before each forward."""
 
 from __future__ import annotations
 
@@ -114,6 +114,7 @@ def _cap(reducer: ReducerFacts) -> str:
 
 
 NAMED: Final = 3
+"""Parameters, one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,9 @@ def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
     )
 
 
+# Gradients that are reduced one by one --------------------------------------------------------------------------------
+
+
 def one_by_one_findings(summary: Summary, result: Result) -> Iterator[Finding]:
     """One for the run, if that is most of what the typical step waits for."""
     found = gradients_one_by_one(summary, result)
@@ -241,9 +245,12 @@ def one_by_one_findings(summary: Summary, result: Result) -> Iterator[Finding]:
     )
 
 
+# Buffers that DDP broadcasts before each forward ----------------------------------------------------------------------
+
+
 COST_MIN_RATIO: Final = 0.03
 """Of the step."""
-WITHOUT: Final = (
+NO_BROADCASTS: Final = (
     "Pass broadcast_buffers=False to DistributedDataParallel. Each rank then keeps its own buffers: running statistics"
     " of BatchNorm differ between ranks, which training does not read but evaluation does, so evaluate with rank 0's or"
     " use SyncBatchNorm, whose statistics are the same on all ranks."
@@ -251,7 +258,7 @@ WITHOUT: Final = (
 
 
 def buffer_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
-    """Say what the broadcasts cost the typical step."""
+    """Say what DDP's broadcasts of buffers cost the typical step."""
     found = buffer_cost(ranks, result)
     if found is None or not summary.window_ns:
         return
@@ -263,5 +270,5 @@ def buffer_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary
         "run",
         "Before forward, DDP sends the model's buffers from rank 0 to all ranks. Packing, sending and unpacking them"
         f" holds the host for {duration(host)} of a step{idle}: {percent(cost / summary.window_ns)} of the step."
-        f" {WITHOUT}",
+        f" {NO_BROADCASTS}",
     )

@@ -240,18 +240,22 @@ def _launch_advice(held: HeldBy, less: str) -> str:
     return "look for what holds it there" + ("" if held.name else "; record with with_stack=True to see it")
 
 
-MOST_NAMED: Final = 4  # kernels and places
+# Kernels that may communicate -----------------------------------------------------------------------------------------
+
+
+MOST_NAMED: Final = 4
+"""Kernels, and places."""
 
 
 def comm_kernel_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """One sentence for all ranks together."""
+    """Tell of all ranks together in one sentence."""
     some = [rank for rank in ranks if rank.comm_like]
     if not some:
         return
     by_kernel: Counter[str] = Counter()
     by_place: Counter[str] = Counter()
     for kernel in (kernel for rank in some for kernel in rank.comm_like):
-        by_kernel[pattern_of(kernel.kernel)] += kernel.device_ns
+        by_kernel[_pattern_of(kernel.kernel)] += kernel.device_ns
         by_place[kernel.where] += kernel.device_ns
     where = named("rank", [rank.rank for rank in some])
     options = " ".join(f"--comm-kernel '{pattern}'" for pattern, _ in by_kernel.most_common(MOST_NAMED))
@@ -266,7 +270,7 @@ def comm_kernel_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     )
 
 
-def pattern_of(kernel: str) -> str:
+def _pattern_of(kernel: str) -> str:
     """Find the part of the kernel's name to give to `--comm-kernel`: the function with its namespaces. Of
     `void mine::ep::send<8>(int)`: mine::ep::send."""
     bare = re.split("[<(]", kernel.rpartition("(anonymous namespace)::")[2], maxsplit=1)[0].strip()

@@ -1,4 +1,4 @@
-"""Tells what the numbers are based on where that is less than possible, clocks that do not agree included."""
+"""Tells where numbers rest on less than they could: no profiler window, removed records, clocks that disagree."""
 
 from __future__ import annotations
 
@@ -262,6 +262,9 @@ def _length_words(kept: KeptFacts) -> str:
     return f" (median length: {duration(kept.whole_ns)} recorded, {duration(kept.partial_ns)} not)"
 
 
+# Clocks that disagree, or cannot be compared --------------------------------------------------------------------------
+
+
 NOT_FITTED: Final = "not fitted"
 
 
@@ -276,10 +279,11 @@ def clock_findings(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
 def _disagreeing(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks, worst = _ranks(rows), max(abs(row.offset_ns) for row in rows)
+        whose = "its" if len(ranks) == 1 else "their"
         yield CLOCK_DISAGREES(
             named("rank", ranks),
-            f"{_capital(named('rank', ranks))} ran on the same machine as others, but collectives prove that"
-            f" {_their(ranks)} clock differs by up to {duration(worst)}. Times were shifted to the clock of rank"
+            f"{named('Rank', ranks)} ran on the same machine as others, but collectives prove that"
+            f" {whose} clock differs by up to {duration(worst)}. Times were shifted to the clock of rank"
             f" {rows[0].reference}; --no-align shows them as recorded.",
         )
 
@@ -321,11 +325,3 @@ def _bent(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
 
 def _ranks(rows: Sequence[ClockRow]) -> list[int]:
     return sorted(set(map(attrgetter("rank"), rows)))
-
-
-def _their(ranks: Sequence[int]) -> str:
-    return "its" if len(ranks) == 1 else "their"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -41,6 +41,16 @@ from ddptrace.findings import (
 from ddptrace.schema import Phase
 from ddptrace.units import counted, duration, percent, size
 
+
+def _ranks_are_late(result: Result) -> bool:
+    """Whether a rank is named as late, or most of the communication is waiting for ranks."""
+    matched = matched_time(result)
+    return bool(result.suspects) or (matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO)
+
+
+# FSDP units -----------------------------------------------------------------------------------------------------------
+
+
 PREFETCH: Final = {
     Phase.FORWARD: "set_modules_to_forward_prefetch",
     Phase.BACKWARD: "set_modules_to_backward_prefetch",
@@ -49,9 +59,7 @@ PREFETCH: Final = {
 
 def unit_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
     """Judge the FSDP units of a run. Where communication is long as ranks are late, none of this would help."""
-    matched = matched_time(result)
-    is_waiting = matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO
-    if not summary.window_ns or is_waiting or result.suspects:
+    if not summary.window_ns or _ranks_are_late(result):
         return
     costs, worth_ns = FsdpCosts(result, ranks), WORTH_RATIO * summary.window_ns
     large, kept, wide, queued = costs.large(), costs.kept(), costs.wide(), costs.queued()
@@ -133,6 +141,9 @@ def _wide_words(found: WideReductions, window_ns: int) -> str:
     )
 
 
+# Experts --------------------------------------------------------------------------------------------------------------
+
+
 UNEVEN_MIN_RATIO: Final = 1.2
 """What the rank with most gets / mean."""
 
@@ -143,14 +154,14 @@ def expert_findings(result: Result, summary: Summary) -> Iterator[Finding]:
     uneven = [one for one in layer_digests(result) if one.imbalance_ratio >= UNEVEN_MIN_RATIO and _matters(one, window)]
     if uneven:
         worst = max(uneven, key=lambda one: (one.cost_ns or 0, one.imbalance_ratio))
-        yield EXPERT_IMBALANCE(worst.layer, _experts_words(worst, len(uneven), window))
+        yield EXPERT_IMBALANCE(worst.layer, _uneven_words(worst, len(uneven), window))
 
 
 def _matters(one: LayerDigest, window_ns: int) -> bool:
     return one.cost_ns is None or one.cost_ns >= WORTH_RATIO * window_ns
 
 
-def _experts_words(one: LayerDigest, count: int, window_ns: int) -> str:
+def _uneven_words(one: LayerDigest, count: int, window_ns: int) -> str:
     gets = one.received_nbytes
     more = f" {count - 1} more all-to-alls are uneven, too." if count > 1 else ""
     cost = (
@@ -165,6 +176,9 @@ def _experts_words(one: LayerDigest, count: int, window_ns: int) -> str:
         f" {one.largest_rank}.{cost}{more} If these are tokens on their way to experts, limit what an expert takes"
         " (capacity factor), or balance the router by a loss."
     )
+
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
 
 
 ONE_STAGE_A_RANK: Final = ("ScheduleGPipe", "Schedule1F1B")
@@ -208,6 +222,9 @@ def _bubble_words(digest: PipelineDigest) -> str:
     return f"{words}."
 
 
+# Tensor parallelism ---------------------------------------------------------------------------------------------------
+
+
 COST_MIN_RATIO: Final = 0.05
 """Of the step."""
 BY_NATURE: Final = (
@@ -219,16 +236,16 @@ BY_ORDER: Final = "Launch these earlier, or compute more between the launch and 
 
 def tensor_findings(result: Result, summary: Summary) -> Iterator[Finding]:
     """Name what helps, unless communication is long as ranks are late."""
-    matched, cost, exposed = matched_time(result), tensor_cost(result), summary.part("exposed_comm")
-    if result.suspects or (matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO):
+    if _ranks_are_late(result):
         return
+    cost, exposed = tensor_cost(result), summary.part("exposed_comm")
     if cost is None or exposed is None or not summary.window_ns:
         return
     if cost.exposed_ns >= COST_MIN_RATIO * summary.window_ns and 2 * cost.exposed_ns >= exposed.ns:
-        yield TENSOR_EXPOSED("run", _tensor_words(cost, summary.window_ns))
+        yield TENSOR_EXPOSED("run", _exposed_words(cost, summary.window_ns))
 
 
-def _tensor_words(cost: TensorCost, window_ns: int) -> str:
+def _exposed_words(cost: TensorCost, window_ns: int) -> str:
     module, phase = cost.worst
     exposed = (
         f"The step waits {duration(cost.exposed_ns)} ({percent(cost.exposed_ns / window_ns)}) for tensor parallelism,"

@@ -175,6 +175,9 @@ def _cost(one: SuspectRow) -> str:
     )
 
 
+# Waiting for ranks, whichever they are --------------------------------------------------------------------------------
+
+
 def peer_findings(result: Result) -> Iterator[Finding]:
     time = matched_time(result)
     if time is not None and time.waiting_ratio >= WAITING_MIN_RATIO:
@@ -196,6 +199,9 @@ def _where(time: MatchedTime) -> str:
 def _each(time: MatchedTime, ns: int) -> str:
     """The time of one step, or the sum if none ran in a step."""
     return f"{duration(ns / time.steps)} a step" if time.steps else duration(ns)
+
+
+# Ranks that compute longer --------------------------------------------------------------------------------------------
 
 
 DEVICE_MIN_RATIO: Final = 1.15
@@ -234,7 +240,7 @@ def uneven_findings(result: Result, summary: Summary, blame: Blame) -> list[Find
         longest in held
         or means[longest] < least * means[shortest]
         or means[longest] - means[shortest] < max(STEP_MIN_RATIO * summary.window_ns, QUEUED_TIMES * queued_ns)
-        or not _is_usual(compute, longest, shortest, (1 + least) / 2)
+        or not _is_in_most_steps(compute, longest, shortest, (1 + least) / 2)
     ):
         return []
     middle = (means[longest] + means[shortest]) / 2
@@ -242,7 +248,7 @@ def uneven_findings(result: Result, summary: Summary, blame: Blame) -> list[Find
     return [_uneven(result, means, slower)]
 
 
-def _is_usual(compute: ByRank, longest: int, shortest: int, least: float) -> bool:
+def _is_in_most_steps(compute: ByRank, longest: int, shortest: int, least: float) -> bool:
     """Whether one computes longer than the other in nearly every step: of those that both have, else of all."""
     common = sorted(compute[longest].keys() & compute[shortest].keys())
     pairs = [(compute[longest][step], compute[shortest][step]) for step in common] or [
@@ -258,28 +264,28 @@ def _uneven(result: Result, means: Mapping[int, float], slower: AbstractSet[int]
     return UNEVEN_COMPUTE(
         named("rank", sorted(slower)),
         f"{named('Rank', sorted(slower))} {verb} for {duration(long)} of a step{each}, {named('rank', sorted(others))}"
-        f" for {duration(short)}{_times(long, short, ': {} times as long')}{_of(means)}."
-        f" {_advice(result, slower, others)}",
+        f" for {duration(short)}{_ratio_words(long, short, ': {} times as long')}{_extremes_words(means)}."
+        f" {_uneven_advice(result, slower, others)}",
     )
 
 
-def _of(means: Mapping[int, float]) -> str:
+def _extremes_words(means: Mapping[int, float]) -> str:
     """The extremes, where they are not the whole sentence."""
     if len(means) == 2:
         return ""
     longest, shortest = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     told = f"; the longest, rank {longest}, computes {{}} times as long as the shortest, rank {shortest}"
-    return _times(means[longest], means[shortest], told)
+    return _ratio_words(means[longest], means[shortest], told)
 
 
-def _times(longer: float, shorter: float, told: str) -> str:
+def _ratio_words(longer: float, shorter: float, told: str) -> str:
     """`told` with the ratio; nothing where the shorter is 0, of which nothing is a multiple."""
     return told.format(f"{longer / shorter:.2f}") if shorter else ""
 
 
-def _advice(result: Result, slower: AbstractSet[int], others: AbstractSet[int]) -> str:
+def _uneven_advice(result: Result, slower: AbstractSet[int], others: AbstractSet[int]) -> str:
     even = "Divide the work more evenly: stages of a pipeline, shards of tables or experts, lengths of batches."
-    pieces = _pieces(result)
+    pieces = _launched_in_step(result)
     if not (slower | others) <= pieces.keys():
         return even
     more, fewer = (fmean(pieces[rank] for rank in ranks) for ranks in (slower, others))
@@ -292,7 +298,7 @@ def _advice(result: Result, slower: AbstractSet[int], others: AbstractSet[int]) 
     )
 
 
-def _pieces(result: Result) -> dict[int, float]:
+def _launched_in_step(result: Result) -> dict[int, float]:
     """Launched in a step, by rank; empty without a device."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for row in result.launches:

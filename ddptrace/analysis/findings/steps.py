@@ -126,6 +126,9 @@ def _jitter(worst: JitterRow, step: JitterRow, ranks: list[int]) -> Finding:
     )
 
 
+# Windows of a run without steps ---------------------------------------------------------------------------------------
+
+
 def window_findings(result: Result) -> Iterator[Finding]:
     """Judge the mean window as `bucket_findings` judges the typical step; nothing where steps are known."""
     window = summarize_windows(result)

@@ -86,7 +86,7 @@ def _steps(rows: Iterable[GradientTrafficRow]) -> str:
     return named("step", sorted({row.step for row in rows}))
 
 
-# Messages whose two ends differ -----------------------------------------------------------------
+# Messages whose two ends differ ---------------------------------------------------------------------------------------
 
 
 MOST_PAIRS: Final = 3
@@ -143,6 +143,9 @@ def _sum(of: Sum, what: str) -> str:
     return f"{of.messages:,.0f} {what} ({of.nbytes:,.0f} bytes)"
 
 
+# Remote calls ---------------------------------------------------------------------------------------------------------
+
+
 WAITING_MIN_RATIO: Final = 0.02
 """A wait for remote calls below this share of the step is not worth a change."""
 
@@ -189,7 +192,7 @@ def _waiting(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     waited, whole = sum(row.rpc_wait_ns or 0 for row in steps), sum(row.window_ns for row in steps)
     if not whole or waited < WAITING_MIN_RATIO * whole:
         return
-    told = _most(_waited_for(ranks, steps), result, steps)
+    told = _largest_words(_waited_for(ranks, steps), result, steps)
     yield WAITING_FOR_REMOTE_CALLS(
         "run",
         f"For {percent(waited / whole)} of the step the host waits for remote calls and nothing else runs"
@@ -207,8 +210,8 @@ def _waited_for(ranks: Sequence[RankFacts], steps: Sequence[StepRow]) -> Counter
     return found
 
 
-def _most(waited: Counter[Target], result: Result, steps: Sequence[StepRow]) -> str:
-    """What the host waited for longest; empty if no call shows it."""
+def _largest_words(waited: Counter[Target], result: Result, steps: Sequence[StepRow]) -> str:
+    """What the host waited for longest; empty if no call shows it. `steps`: those that are counted."""
     (target, ns), *_ = waited.most_common(1) or [(UNKNOWN, 0)]
     most = (
         f" Most of that, {duration(ns / len(steps))}, is for"
@@ -219,10 +222,10 @@ def _most(waited: Counter[Target], result: Result, steps: Sequence[StepRow]) -> 
         return f"{most} {OF_BACKWARD}"
     calls = rpc_functions(calls_in(result.rpcs, ((row.rank, row.step) for row in steps)))
     function = next((one for one in calls if (one.function, one.callee) == target), None)
-    return "" if function is None else f"{most} {_longest(function, len(steps))}"
+    return "" if function is None else f"{most} {_function_words(function, len(steps))}"
 
 
-def _longest(one: RpcFunction, steps: int) -> str:
+def _function_words(one: RpcFunction, steps: int) -> str:
     often = f"{one.calls / steps:.3g}"
     what = (
         f"{function_word(one.function)} at {one.callee or '?'}: {often} call{'' if often == '1' else 's'} a step,"

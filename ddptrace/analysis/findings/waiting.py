@@ -1,7 +1,5 @@
 """Finds collectives that begin on the device long after their launch, and tells what ran there meanwhile.
 
-Why a collective began on the device long after its launch: what ran there meanwhile.
-
 launch ┤                                                 ├ exec ┤
 others    ├─ all-reduce ─┤
 compute          ├── gemm ──┤        ├ gemm ┤   ├─ gemm ─┤
@@ -38,7 +36,7 @@ AHEAD_MIN_RATIO: Final = 0.1
 """Of its own time: if no other collective ran for so long before it, none of them held it."""
 MOST_RATIO: Final = 0.5
 """Of the wait, in which other collectives ran."""
-_Alike = tuple[BucketKey | None, str, str, int | None]
+Kind = tuple[BucketKey | None, str, str, int | None]
 """Bucket, op, group, bytes."""
 
 
@@ -95,7 +93,7 @@ def waiting_findings(result: Result, summary: Summary) -> Iterator[Finding]:
     if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
         return
     steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
-    alike: defaultdict[_Alike, list[CollectiveRow]] = defaultdict(list)
+    alike: defaultdict[Kind, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:
         if (row.rank, row.step) in steps:
             alike[row.bucket, row.op, row.group, None if row.bucket else row.nbytes].append(row)
@@ -107,7 +105,7 @@ def waiting_findings(result: Result, summary: Summary) -> Iterator[Finding]:
     if wait is None or exposed < EXPOSED_MIN_RATIO * summary.window_ns or wait.queue_ns < wait.ran_ns:
         return
     if wait.queue_ns >= QUEUE_MIN_RATIO * summary.window_ns and wait.neither_ns >= NEITHER_MIN_RATIO * wait.queue_ns:
-        yield WAITED_ON_DEVICE(_where(rows[0]), f"{_name(rows[0])} {wait_words(wait)}")
+        yield WAITED_ON_DEVICE(_where(rows[0]), f"{_name(rows[0])} {_wait_words(wait)}")
 
 
 def _exposed_ns(rows: Sequence[CollectiveRow]) -> int:
@@ -126,7 +124,7 @@ def _name(row: CollectiveRow) -> str:
     return f"{row.op.rstrip('_')}{f' of {size(row.nbytes)}' if row.nbytes else ''}"
 
 
-def wait_words(wait: MeanWait) -> str:
+def _wait_words(wait: MeanWait) -> str:
     """What goes on after its name."""
     last = f" No other collective runs in the last {duration(wait.free_ns)} of that." if wait.is_free else ""
     return (
@@ -134,6 +132,9 @@ def wait_words(wait: MeanWait) -> str:
         f" (means). While it waits, other collectives run for {duration(wait.others_ns)}, the device computes for"
         f" {duration(wait.compute_ns)}, and does neither for {duration(wait.neither_ns)}.{last}"
     )
+
+
+# What ran while each collective waited --------------------------------------------------------------------------------
 
 
 ON_DEVICE: Final = (Evidence.DEVICE, Evidence.EVENT)

@@ -1,7 +1,7 @@
 """Reads the numbers of HTA (Holistic Trace Analysis) on the same files, and compares them with ours.
 
-Only here and in `hta_reading` is HTA known. It is loud and heavy, and one odd rank ends all of it: here each rank and
-each of its analyses stands alone, and what fails is a sentence.
+Only here is HTA known. It is loud and heavy, and one odd rank ends all of it: here each rank and each of its analyses
+stands alone, and what fails is a sentence.
 """
 
 from __future__ import annotations
@@ -124,17 +124,17 @@ class _Session:
         times = {}
         for rank in list(self.trace.traces):
             with self._told(rank):
-                times[rank] = times_of(self.trace, rank, self.include_last_step)
+                times[rank] = _times_of(self.trace, rank, self.include_last_step)
         self.trace.traces = {rank: self.trace.traces[rank] for rank in times}
         try:
             self.trace.align_and_filter_trace(self.include_last_step)
         except Exception as error:  # HTA raises whatever its libraries do
-            self.failures += [Failure(rank, sentence(error)) for rank in times]
+            self.failures += [Failure(rank, _sentence(error)) for rank in times]
             self.trace.traces = {}
         for rank, frame in list(self.trace.traces.items()):
             with self._told(rank):
                 self.trace.traces[rank] = frame.set_index("index", drop=False).rename_axis(None)
-                self.readings[rank] = reading_of(self.trace, rank, times[rank])
+                self.readings[rank] = _reading_of(self.trace, rank, times[rank])
         self.trace.is_parsed = True
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class _Session:
         try:
             yield
         except Exception as error:  # HTA raises whatever its libraries do
-            self.failures.append(Failure(rank, sentence(error)))
+            self.failures.append(Failure(rank, _sentence(error)))
 
     def _explained(self, result: Result, rank: int) -> Explained:
         reading = self.readings[rank]
@@ -157,7 +157,7 @@ class _Session:
         trace, alone = copy.copy(self.trace), copy.copy(self.analysis)
         trace.traces, alone.t = {rank: self.trace.traces[rank]}, trace
         with self._told(rank):
-            overlap = cell(alone.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].iloc[0])
+            overlap = _cell(alone.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].iloc[0])
             row = alone.get_temporal_breakdown(visualize=False).iloc[0]
             times = (row[f"{name}_time(us)"] for name in ("idle", "compute", "non_compute", "kernel"))
             return Figures(overlap, *(round(us * 1000) for us in times))
@@ -172,9 +172,9 @@ class _Session:
         hta, ranks = self.analysis, [rank for rank in sorted(self.readings) if self._has_work(rank)]
         asked: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("gpu_kernel_breakdown by type", lambda: hta.get_gpu_kernel_breakdown(visualize=False)[0]),
-            ("gpu_kernel_breakdown by kernel", lambda: longest_first(hta.get_gpu_kernel_breakdown(visualize=False)[1])),
+            ("gpu_kernel_breakdown by kernel", lambda: _by_length(hta.get_gpu_kernel_breakdown(visualize=False)[1])),
             ("idle_time_breakdown", lambda: hta.get_idle_time_breakdown(ranks=ranks, visualize=False)[0]),
-            ("potential_stragglers", lambda: stragglers(hta.get_potential_stragglers())),
+            ("potential_stragglers", lambda: _stragglers(hta.get_potential_stragglers())),
             ("cuda_kernel_launch_stats", lambda: launches(hta.get_cuda_kernel_launch_stats(ranks, visualize=False))),
             ("queue_length_summary", lambda: hta.get_queue_length_summary(ranks)),
             ("memory_bw_summary", lambda: hta.get_memory_bw_summary(ranks)),
@@ -182,9 +182,9 @@ class _Session:
         )
         for name, ask in asked:
             try:
-                yield table_of(name, ask())
+                yield _table_of(name, ask())
             except Exception as error:  # HTA raises whatever its libraries do
-                yield HtaTable(name, (), (), sentence(error))
+                yield HtaTable(name, (), (), _sentence(error))
 
     def _lost(self) -> tuple[int, ...]:
         from hta.common.trace_file import create_rank_to_trace_dict
@@ -207,12 +207,15 @@ def _work_in(result: Result, rank: int, reading: Reading) -> DeviceWork | None:
     return None
 
 
+# What HTA read of a file ----------------------------------------------------------------------------------------------
+
+
 DEVICE_CATEGORIES: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
 """In any case. What else HTA finds on a stream is no work of a device."""
 KINDS: Final = {"COMPUTATION": Work.COMPUTE, "COMMUNICATION": Work.COMM, "MEMORY": Work.MEMORY}
 
 
-def times_of(trace: Any, rank: int, include_last_step: bool) -> FileTimes:
+def _times_of(trace: Any, rank: int, include_last_step: bool) -> FileTimes:
     """`trace` is HTA's, all ranks parsed and none aligned."""
     frame = trace.traces[rank]
     base_ns = int(trace.meta_data[rank].get("baseTimeNanoseconds", 0))
@@ -222,7 +225,7 @@ def times_of(trace: Any, rank: int, include_last_step: bool) -> FileTimes:
     return FileTimes(base_ns, begin, end, begins_us, _launches_before_us(trace, frame, include_last_step))
 
 
-def reading_of(trace: Any, rank: int, times: FileTimes) -> Reading:
+def _reading_of(trace: Any, rank: int, times: FileTimes) -> Reading:
     """`trace` is HTA's, aligned and filtered."""
     import hta.configs.env_options as options
     from hta.utils.utils import get_kernel_type
@@ -293,12 +296,12 @@ TOTAL: Final = "sum (us)"
 """What HTA calls the column of a kernel's whole time."""
 
 
-def longest_first(frame: Any) -> Any:
+def _by_length(frame: Any) -> Any:
     """HTA sorts its kernels by name."""
     return frame.sort_values(TOTAL, ascending=False, kind="stable") if TOTAL in frame.columns else frame
 
 
-def stragglers(ranks: list[int]) -> Any:
+def _stragglers(ranks: list[int]) -> Any:
     import pandas as pd
 
     return pd.DataFrame({"rank": ranks})
@@ -316,21 +319,21 @@ def _medians(frame: Any) -> dict[str, float]:
     return {f"{name} median (us)": frame[name].median() for name in ("cpu_duration", "gpu_duration", "launch_delay")}
 
 
-def table_of(name: str, frame: Any) -> HtaTable:
+def _table_of(name: str, frame: Any) -> HtaTable:
     """A DataFrame with its labels as columns."""
     if frame is None or frame.empty:
         return HtaTable(name, (), (), "HTA finds nothing of it in these files")
     if any(frame.index.names):
         frame = frame.reset_index()
     columns = (" ".join(filter(None, column)) if isinstance(column, tuple) else str(column) for column in frame.columns)
-    return HtaTable(name, tuple(columns), tuple(tuple(map(cell, row)) for row in frame.itertuples(index=False)))
+    return HtaTable(name, tuple(columns), tuple(tuple(map(_cell, row)) for row in frame.itertuples(index=False)))
 
 
-def cell(value: Any) -> Any:
+def _cell(value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def sentence(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
     """What HTA raised, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,7 +1,7 @@
 """Tells what each stage of one rank computed when, and matches the messages between stages.
 
-Sends and receives of all ranks, matched: the k-th from one rank to another in a group is the k-th there, of a
-pipeline's microbatch the k-th of that.
+Of the sends and receives of all ranks, the k-th from one rank to another in a group is the k-th there, of a pipeline's
+microbatch the k-th of that:
 
 rank 0   send ├──────────── blocked ────────────┤
 rank 1                    recv ├──── blocked ───┤
@@ -129,9 +129,13 @@ def _work(event: UnitEvent) -> Work | None:
     return BACKWARDS[event.mark] if event.phase is Phase.BACKWARD else None
 
 
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
 Kinship = tuple[str, int, int, int | None, str | None, int | None]
 """Group, source, destination; of a pipeline, turn, phase and microbatch."""
-Key = tuple[str, int, int, int | None, str | None, int | None, int]
+MessageKey = tuple[str, int, int, int | None, str | None, int | None, int]
+"""The same, and which of these it is, from 0."""
 
 
 def message_rows(view: RankView) -> Iterator[MessageRow]:
@@ -196,7 +200,7 @@ def matched_messages(ranks: Sequence[tuple[RankFacts, Sequence[MessageRow]]]) ->
     microbatch. Of others, calls of a rank are not counted along if some are missing, or name no sender."""
     counted = {facts.rank for facts, _ in ranks if _is_counted(facts)}
     keyed = [(_key(row, counted), row) for _, mine in ranks for row in mine]
-    sides: dict[bool, dict[Key, MessageRow]] = {True: {}, False: {}}
+    sides: dict[bool, dict[MessageKey, MessageRow]] = {True: {}, False: {}}
     for key, row in keyed:
         if key is not None:
             sides[family_of(row.op) is SEND][key] = row
@@ -210,7 +214,7 @@ def _is_counted(facts: RankFacts) -> bool:
     return is_whole and not facts.receives_from_any
 
 
-def _key(row: MessageRow, counted: Container[int]) -> Key | None:
+def _key(row: MessageRow, counted: Container[int]) -> MessageKey | None:
     if row.turn is not None or row.rank in counted:
         return row.group, row.source, row.destination, row.turn, row.phase, row.microbatch, row.nth
     return None

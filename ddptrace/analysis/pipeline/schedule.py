@@ -1,13 +1,13 @@
-"""Gives the order in which each rank computes by schedule, and when each computation can begin at the earliest.
-
-rank 0   [F0)[F1)          [B0 )[B1 )
-rank 1       [F0)[F1)[B0 )[B1 )            F1 needs F1 of the stage before, B0 needs B0 of the stage after
-
-The order in which each rank of a pipeline computes, by schedule.
+"""Gives the order in which each rank of a pipeline computes, and how long all of it takes at least.
 
 gpipe         rank 0   F0 F1 F2 F3 .  .  B0 B1 B2 B3       all forwards, then all backwards
 1f1b          rank 0   F0 F1 .  .  B0 F2 B1 F3 B2 B3       as few forwards ahead as there are stages behind
 interleaved   as 1f1b, and each rank has two stages: with two ranks, rank 0 has stages 0 and 2
+
+Each computation begins as soon as its rank is free and what it needs of another stage is there:
+
+rank 0   [F0)[F1)          [B0 )[B1 )
+rank 1       [F0)[F1)[B0 )[B1 )            F1 needs F1 of the stage before, B0 needs B0 of the stage after
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ def of_typical_stage(durations: Durations) -> dict[Computation, int]:
 
 def spent(order: Iterable[Computation], durations: Durations) -> int:
     return sum(durations[one] for one in order)
+
+
+# The order of each schedule -------------------------------------------------------------------------------------------
 
 
 STAGES: Final[dict[Schedule, int]] = {"gpipe": 1, "1f1b": 1, "interleaved": 2}

@@ -1,7 +1,5 @@
 """Tells for each collective when each rank arrived, how long it waited, and how long the transfer took.
 
-Collectives of the same ranks, side by side: who arrived when, who waited, and what the transfer took.
-
 rank 0   launch  [=========================)        wait 16, transfer 10
 rank 1                          launch  [==========)  wait 0: it came last, at T
                                         T
@@ -27,6 +25,8 @@ from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
 from ddptrace.ops import FACTORS, family_of
 from ddptrace.schema import Evidence
 
+Mask = NDArray[np.bool_]
+
 
 def arrivals_of(
     tables: Sequence[RankTables], matches: Sequence[MatchRow], clocks: Sequence[ClockRow]
@@ -36,13 +36,13 @@ def arrivals_of(
 
     A rank arrives when its execution begins, if that was seen on all of the collective's ranks; else when it launches.
     """
-    ranks = {table.row.rank: executions_of(table.collectives) for table in tables}
+    ranks = {table.row.rank: _executions_of(table.collectives) for table in tables}
     uncertainty = Uncertainty.of(tables, clocks)
     together: dict[tuple[int, ...], list[MatchRow]] = defaultdict(list)
     for match in matches:
         together[match.ranks].append(match)
-    met = [side_by_side(those, ranks, uncertainty) for those in together.values()]
-    rows = [row for one in met for row in met_rows(one)]
+    met = [_side_by_side(those, ranks, uncertainty) for those in together.values()]
+    rows = [row for one in met for row in _match_rows(one)]
     by_start = attrgetter("first_start_at_ns", "group", "ordinal", "ranks")
     order = sorted(range(len(rows)), key=lambda position: by_start(rows[position]))
     numbers = iter(np.argsort(np.array(order, np.int64)).tolist())
@@ -80,7 +80,7 @@ def _or_none(column: Ints, told: Mask) -> list[list[int | None]]:
 # Rows of `matches` ----------------------------------------------------------------------------------------------------
 
 
-def met_rows(met: SideBySide) -> Iterator[MatchRow]:
+def _match_rows(met: SideBySide) -> Iterator[MatchRow]:
     """The matches, on the ranks' times as they are now, and what their arrivals tell."""
     told = met.compared & met.waits
     timed = told & met.known
@@ -157,6 +157,9 @@ def _carried_nbytes(met: SideBySide, k: int) -> float | None:
     return factor(ranks) * round(row.algbw_bytes_per_s * int(met.found[0].length_ns[at]) / 1e9)
 
 
+# Collectives of the same ranks, side by side --------------------------------------------------------------------------
+
+
 AGREEMENT_RATIO: Final = 0.1
 """So far apart, of the shorter one, both estimates of a transfer may be."""
 
@@ -206,7 +209,7 @@ class SideBySide:
         return agree
 
 
-def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], uncertainty: Uncertainty) -> SideBySide:
+def _side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], uncertainty: Uncertainty) -> SideBySide:
     """`matches`: one at least, all of the same ranks."""
     found = tuple(ranks[rank] for rank in matches[0].ranks)
     seqs = zip(*(match.seqs for match in matches), strict=True)
@@ -246,9 +249,6 @@ def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], u
 # One rank's collectives as columns ------------------------------------------------------------------------------------
 
 
-Mask = NDArray[np.bool_]
-
-
 @dataclass(frozen=True, slots=True)
 class Executions:
     """Shape (n,), by seq. Begin, end and length are 0 where `known` is false."""
@@ -268,7 +268,7 @@ class Executions:
         return np.searchsorted(self.seq, np.array(seqs, np.int64))
 
 
-def executions_of(rows: Sequence[CollectiveRow]) -> Executions:
+def _executions_of(rows: Sequence[CollectiveRow]) -> Executions:
     """`rows`: of one rank. One in several parts ran from the begin of the first to the end of the last."""
     firsts = sorted((row for row in rows if row.part == 0), key=lambda row: row.seq)
     seq = np.array([row.seq for row in firsts], np.int64)

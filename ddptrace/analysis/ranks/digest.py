@@ -1,4 +1,4 @@
-"""Sums up who waited for whom, for a reader, and how much of the communication is waiting and how much is transfer."""
+"""Sums up for a reader who waited for whom, and how much of the communication is waiting and how much transfer."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def _mean(values: Iterable[int | None]) -> int | None:
     return round(fmean(known)) if known else None
 
 
-# The critical path in short ----------------------------------------------------------------------------------------
+# The critical path in short -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +272,9 @@ def _kind_of_piece(row: PathRow, result: Result) -> tuple[int | None, str, Bucke
         return row.rank, row.what, None, None
     match = result.matches[row.match]
     return None, match.op, match.bucket, match.nbytes
+
+
+# Waiting and transfer, without clocks ---------------------------------------------------------------------------------
 
 
 WAITING_MIN_RATIO: Final = 0.5

@@ -1,4 +1,4 @@
-"""Plays the run again with nobody waiting longer than needed, and with one rank as fast as the others.
+"""Plays the run again: with nothing changed, with one rank as fast as the others, and with faster transfers.
 
 launch    t += own;  the collective's last arrival = max(itself, t)
 arrived   end = max(last arrival, end of the one it queued behind) + transfer
@@ -8,7 +8,7 @@ step end  its length = t - that of the step before
 Played with nothing changed it gives the measured steps back. It is played once for many cases: `t` and all that comes
 of it are columns, the first of them the run as it was.
 
-What each rank costs the run: it is played again with one rank's own time as the other ranks have it.
+What a rank costs the run is what it wins where that rank's own time is as the other ranks have it:
 
 own time of rank 1, by step      10 10 20 10     sorted  10 10 10 20
 that of the other ranks           9 10 11 10     sorted   9 10 10 11
@@ -48,7 +48,7 @@ class Change:
     ns: Ints
 
 
-def play(
+def _play(
     trails: Sequence[Trail],
     crossings: Crossings,
     steps: Ints,
@@ -67,7 +67,7 @@ def play(
     return np.where(replay.reached[:, None] == len(trails), replay.lengths, 0)
 
 
-def left_over(trail: Trail, crossings: Crossings, crosses: Ints) -> Ints:
+def _left_over(trail: Trail, crossings: Crossings, crosses: Ints) -> Ints:
     """By event, what a wait took longer than from its begin until the collective's end; less than nothing where it
     ended before that. All of it where that is not known."""
     ends = np.append(crossings.end_at_ns, np.iinfo(np.int64).min)[crosses]
@@ -161,7 +161,7 @@ class _Replay:
 def _events(trail: Trail, crossings: Crossings, crosses: Ints, steps: Ints) -> Iterator[_Event]:
     """Kind, own time, collective, what a wait took beyond that, and the position in `steps`, -1 where it is none."""
     kinds = np.where((trail.kind == WAIT) & (trail.seq == NO_SEQ), _GAP, trail.kind)
-    after, own = left_over(trail, crossings, crosses), trail.local_ns.sum(axis=1)
+    after, own = _left_over(trail, crossings, crosses), trail.local_ns.sum(axis=1)
     columns = np.column_stack((kinds, own, crosses, after, positions(trail.step, steps)))
     for first in range(0, len(columns), _CHUNK):
         yield from map(tuple, columns[first : first + _CHUNK].tolist())
@@ -189,6 +189,9 @@ def _users(trails: Sequence[Trail], crossings: Crossings) -> list[int]:
         np.add.at(count, crosses[(trail.kind == WAIT) & (crosses != NONE)], 1)
     users: list[int] = count.tolist()
     return users
+
+
+# What each rank costs the run -----------------------------------------------------------------------------------------
 
 
 MOST_RANKS: Final = 16
@@ -220,7 +223,7 @@ def costs_of(trails: Sequence[Trail], crossings: Crossings, steps: Ints) -> Cost
     asked = tuple(sorted(np.argsort(-excess[:, -1].mean(axis=1), kind="stable")[:MOST_RANKS].tolist()))
     width = len(QUESTIONS)
     changes = _changes(trails, parts_of(trails, crossings, steps), asked, steps)
-    lengths = play(trails, crossings, steps, width * len(asked), changes, crossings.transfer_ns)
+    lengths = _play(trails, crossings, steps, width * len(asked), changes, crossings.transfer_ns)
     saved = lengths[:, :1] - lengths[:, 1:]
     costs = _mean(saved, len(trails)).T.reshape(len(asked), width, len(steps))
     return Costs(steps, _mean(lengths[:, 0], len(trails)), asked, costs, excess[list(asked)])
@@ -231,7 +234,7 @@ def cost_of_slower_transfers(
 ) -> list[Ints]:
     """What each step was shorter by, had the transfers taken these times; each of shape (steps,)."""
     as_it_was, *played = (
-        play(trails, crossings, steps, 0, {}, transfer)[:, 0] for transfer in (crossings.transfer_ns, *faster)
+        _play(trails, crossings, steps, 0, {}, transfer)[:, 0] for transfer in (crossings.transfer_ns, *faster)
     )
     return [_mean(as_it_was - one, len(trails)) for one in played]
 
@@ -242,7 +245,7 @@ def disorder_ratio(trails: Sequence[Trail], crossings: Crossings) -> float:
     early = whole = 0
     for trail, crosses in zip(trails, crossings.of_events, strict=True):
         waits = (trail.kind == WAIT) & (crosses >= 0)
-        early += int(-np.minimum(left_over(trail, crossings, crosses)[waits], 0).sum())
+        early += int(-np.minimum(_left_over(trail, crossings, crosses)[waits], 0).sum())
         whole += int(trail.at_ns[-1]) - int(trail.at_ns[0])
     return early / whole if whole else 0.0
 

@@ -1,4 +1,4 @@
 """Steps: their phases, when the rank computed, and where their time went.
 
-In: a `RankView`. Out: rows of `steps`, `partial_steps`, `phases`, `contention` and `jitter`.
+In: a `RankView`. Out: rows of `steps`, `partial_steps`, `phases`, `windows`, `contention` and `jitter`.
 """

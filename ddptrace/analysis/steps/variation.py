@@ -1,16 +1,15 @@
 """Tells what makes steps slower: compute beside communication, and what varies from step to step.
 
-A name is not enough to be the same: one kernel sorts few keys here and many there. So it is the same work where it is
-the n-th of its name and scope in its step, and a step with more or fewer of them than most is left out.
+Compute beside communication is compared with the same work alone. A name is not enough to be the same: one kernel
+sorts few keys here and many there. So it is the same work where it is the n-th of its name and scope in its step, and
+a step with more or fewer of them than most is left out.
 
 step 4    mm 0 ├──┤    mm 1 ├────────┤          mm 0: alone, as in step 6
 step 5    mm 0 ├────┤  mm 1 ├────────┤          mm 0: beside communication; twice as long
 comm           ├────────┤                       mm 1: partly beside it, so that it tells nothing
 
-What varies from step to step, by phase and rank.
-
-A step is its phases without waiting, and the waiting: the parts' shares of its variance are what each of them varies
-along with it, and add up to 1. A part that is short when the step is long has a share below 0.
+A step is its phases without waiting, and the waiting: each part's share of the step's variance is what the part varies
+along with it, and the shares add up to 1. A part that is short when the step is long has a share below 0.
 """
 
 from __future__ import annotations
@@ -163,6 +162,9 @@ def _most_frequent(key: Ints, count: Ints) -> Ints:
     last = np.searchsorted(best[:, 0], key, side="right") - 1
     found: Ints = best[last, 1]
     return found
+
+
+# What varies from step to step ----------------------------------------------------------------------------------------
 
 
 FEWEST_STEPS: Final = 10

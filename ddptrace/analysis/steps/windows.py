@@ -26,12 +26,12 @@ def window_rows(view: RankView) -> list[WindowRow]:
 def _rows(view: RankView) -> Iterator[WindowRow]:
     for number, window in enumerate(view.rank.windows):
         if window.on_device and window.device is not None:
-            yield _of_device(view.rank.rank, number, window, window.device)
+            yield _on_device(view.rank.rank, number, window, window.device)
         elif not view.is_on_device and window.end_at_ns > window.begin_at_ns:
-            yield _of_host(view, number, window)
+            yield _on_host(view, number, window)
 
 
-def _of_device(rank: int, number: int, window: Window, work: DeviceWork) -> WindowRow:
+def _on_device(rank: int, number: int, window: Window, work: DeviceWork) -> WindowRow:
     """From the device's first work to its last, as in the table of ranks."""
     whole = population([work], launched_only=False)
     assert whole is not None  # the device did some work
@@ -63,7 +63,7 @@ def _queued_ns(idle: DeviceIdle, begin: int, end: int) -> int:
     return int((idle.end_at_ns - idle.begin_at_ns)[mine].sum())
 
 
-def _of_host(view: RankView, number: int, window: Window) -> WindowRow:
+def _on_host(view: RankView, number: int, window: Window) -> WindowRow:
     begin, end = window.begin_at_ns, window.end_at_ns
     compute, comm = clip(union(window.compute), begin, end), clip(communicating(view), begin, end)
     comm_ns, hidden_ns = total(comm), total(intersect(comm, compute))
@@ -92,8 +92,11 @@ def _of_host(view: RankView, number: int, window: Window) -> WindowRow:
     )
 
 
+# Of a run without steps -----------------------------------------------------------------------------------------------
+
+
 class Windowed(Protocol):
-    """What it is made of: a `Result`, or another that has these tables."""
+    """What a summary is made of: a `Result`, or another that has these tables."""
 
     @property
     def steps(self) -> Table[StepRow]: ...

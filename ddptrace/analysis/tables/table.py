@@ -1,4 +1,4 @@
-"""Defines the form of every answer: an immutable sequence of rows, with its ways out and data frames.
+"""Defines the form of every answer: an immutable sequence of rows, as dicts, as a data frame or as HTML.
 
 Data frames keep what the rows hold: whole nanoseconds, and missing values for what was not measured. Notebooks show
 plain HTML with the same numbers; names that a trace contains are escaped there: they are text, never markup.
@@ -30,6 +30,9 @@ CELL_MAX, SENTENCE_MAX = 80, 500
 """Characters shown of a cell, and of a finding."""
 NONE: Final = "–"
 Row = TypeVar("Row")
+
+
+# HTML -----------------------------------------------------------------------------------------------------------------
 
 
 def paragraph(text: str) -> str:
@@ -72,6 +75,9 @@ def _words(value: object) -> str:
         return f"{value:.6g}"
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return NONE if value is None else f"{value:,}" if is_number else str(value)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 class Table(Sequence[Row], Generic[Row]):
@@ -129,7 +135,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: pandas is missing; ddptrace does not install it.
         """
-        return pandas_frame(self.row_type, self)
+        return _pandas_frame(self.row_type, self)
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars DataFrame with these columns.
@@ -139,7 +145,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: polars is missing; ddptrace does not install it.
         """
-        return polars_frame(self.row_type, self)
+        return _polars_frame(self.row_type, self)
 
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow Table with these columns, which pyarrow writes to Parquet and DuckDB queries.
@@ -149,7 +155,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: pyarrow is missing: it comes with the extra `arrow`.
         """
-        return arrow_table(self.row_type, self)
+        return _arrow_table(self.row_type, self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give the table to any library that reads Arrow, such as `polars.DataFrame(table)`. Errors are those of
@@ -157,10 +163,13 @@ class Table(Sequence[Row], Generic[Row]):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
 
-PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
+# Data frames ----------------------------------------------------------------------------------------------------------
+
+
+PANDAS_TYPES: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
 """Without and with None. Everything else is an object."""
-POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
-ARROW: Final = {int: "int64", float: "float64", bool: "bool_"}
+POLARS_TYPES: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
+ARROW_TYPES: Final = {int: "int64", float: "float64", bool: "bool_"}
 LARGEST: Final = 2**63
 """From here on, and below what it is the negative of, int64 holds no number."""
 INSTALLED_BY: Final = {"pyarrow": "'ddptrace[arrow]'"}
@@ -172,18 +181,18 @@ def plain(value: Any) -> Any:
     return dataclasses.asdict(value) if is_row else value
 
 
-def pandas_frame(row_type: type, rows: Sequence[Any]) -> pd.DataFrame:
+def _pandas_frame(row_type: type, rows: Sequence[Any]) -> pd.DataFrame:
     """Raises DdptraceError without pandas."""
     pandas = _library("pandas")
     columns = {}
     for name, kind, optional in _kinds(row_type):
-        dtype = PANDAS[kind][optional] if kind in PANDAS else "object"
+        dtype = PANDAS_TYPES[kind][optional] if kind in PANDAS_TYPES else "object"
         columns[name] = pandas.Series(_values(rows, name), dtype=dtype)
     frame: pd.DataFrame = pandas.DataFrame(columns, columns=list(columns))
     return frame
 
 
-def polars_frame(row_type: type, rows: Sequence[Any]) -> pl.DataFrame:
+def _polars_frame(row_type: type, rows: Sequence[Any]) -> pl.DataFrame:
     """Raises DdptraceError without polars."""
     polars = _library("polars")
     schema = {name: _polars_type(polars, kind) for name, kind, _ in _kinds(row_type)}
@@ -191,7 +200,7 @@ def polars_frame(row_type: type, rows: Sequence[Any]) -> pl.DataFrame:
     return frame
 
 
-def arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:
+def _arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:
     """Raises DdptraceError without pyarrow."""
     pyarrow = _library("pyarrow")
     schema = pyarrow.schema([(name, _arrow_type(pyarrow, kind)) for name, kind, _ in _kinds(row_type)])
@@ -241,7 +250,7 @@ def _polars_type(polars: Any, kind: Any) -> Any:
         return polars.Struct({name: _polars_type(polars, inner) for name, inner, _ in _kinds(kind)})
     if get_origin(kind) is tuple:
         return polars.List(_polars_type(polars, get_args(kind)[0]))
-    return getattr(polars, POLARS.get(kind, "String"))
+    return getattr(polars, POLARS_TYPES.get(kind, "String"))
 
 
 def _arrow_type(pyarrow: Any, kind: Any) -> Any:
@@ -249,4 +258,4 @@ def _arrow_type(pyarrow: Any, kind: Any) -> Any:
         return pyarrow.struct([(name, _arrow_type(pyarrow, inner)) for name, inner, _ in _kinds(kind)])
     if get_origin(kind) is tuple:
         return pyarrow.list_(_arrow_type(pyarrow, get_args(kind)[0]))
-    return getattr(pyarrow, ARROW.get(kind, "string"))()
+    return getattr(pyarrow, ARROW_TYPES.get(kind, "string"))()

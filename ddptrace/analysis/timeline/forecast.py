@@ -1,7 +1,7 @@
 """Forecasts the typical step of a device under a setting, by playing its profiled steps again with other lengths.
 
-An interval holds what the replay misses of the recorded steps, how far the mean of so few steps may be off, and a share
-of the change itself: nobody has compared forecasts of devices with runs that were made with the setting.
+Its interval holds what the replay misses of the recorded steps, how far the mean of so few steps may be off, and a
+share of the change itself: nobody has compared forecasts of devices with runs that were made with the setting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.steps import SavingRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.build import StepEnd, Timeline, timeline_of
-from ddptrace.analysis.timeline.graph import Floats, Graph, Span
+from ddptrace.analysis.timeline.graph import Floats, Span
 from ddptrace.analysis.whatif.predict import uncertainty
 from ddptrace.analysis.whatif.tables import Prediction, Setting, WhatIf
 from ddptrace.errors import DdptraceError
@@ -101,7 +101,7 @@ class TimelinePredictor:
 
     def predict(self, name: str, setting: Setting) -> Prediction:
         """Answer one question. One that cannot be answered is no error but an answer with a refusal."""
-        refusal = refusal_of(self.timeline, setting)
+        refusal = _refusal_of(self.timeline, setting)
         if refusal is not None:
             return Prediction(name, setting, *(None,) * 10, refusal=refusal)
         cases = [self._played(setting, start) for start in self._starts]
@@ -165,7 +165,7 @@ class TimelinePredictor:
         if setting.perfect_overlap:
             setting = Setting(free_network=True)
         graph = self.timeline.graph
-        return graph.played(lengths(self.timeline, setting, start_ns))
+        return graph.played(_lengths(self.timeline, setting, start_ns))
 
     def _bounded(self, setting: Setting, windows: Floats) -> Floats:
         """However well communication is hidden, a step takes no less than all of it, one after another."""
@@ -285,6 +285,9 @@ def _chance(changes: Floats) -> float:
     return uncertainty(changes) if len(changes) > 1 else 0.0
 
 
+# What a setting makes of each arrow of the graph ----------------------------------------------------------------------
+
+
 HALF: Final = 0.5
 NEVER: Final = -(2.0**61)
 """Along an arrow that makes nothing wait."""
@@ -292,8 +295,8 @@ GRADIENTS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word, Origin.FSDP.word, O
 REDUCES: Final = ("all_reduce", "reduce_scatter")
 
 
-def lengths(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
-    """Return what passes along each arrow. `start_ns`: by collective, what of its transfer no bandwidth shortens."""
+def _lengths(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
+    """Return how long each arrow takes. `start_ns`: by collective, what of its transfer no bandwidth shortens."""
     graph = timeline.graph
     ns = graph.ns.copy()
     ns[graph.span == Span.HOST] /= setting.host
@@ -305,11 +308,11 @@ def lengths(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
     if setting.free_network:
         ns[sends] = 0.0
     elif sends.any():
-        ns[sends] = _sent(timeline, setting, start_ns)[sends]
+        ns[sends] = _transfer_ns(timeline, setting, start_ns)[sends]
     return ns
 
 
-def _sent(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
+def _transfer_ns(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
     """What each transfer takes over the link of the setting."""
     graph = timeline.graph
     start = np.minimum(np.append(start_ns, 0.0)[graph.call], graph.ns)
@@ -319,18 +322,16 @@ def _sent(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
     return sent
 
 
-def _ranks(graph: Graph) -> Sequence[int]:
-    ranks: list[int] = np.unique(graph.rank).tolist()
-    return ranks
-
-
 def is_whole_gradient(row: CollectiveRow) -> bool:
     """Whether a collective reduces gradients of 32 bits."""
     carries = row.bucket is not None or row.origin in GRADIENTS
     return carries and row.dtype == "float32" and row.op.startswith(REDUCES)
 
 
-def refusal_of(timeline: Timeline, setting: Setting) -> str | None:
+# When there is no answer ----------------------------------------------------------------------------------------------
+
+
+def _refusal_of(timeline: Timeline, setting: Setting) -> str | None:
     """Say why nothing can be said; None where something can."""
     return next(_refusals(timeline, setting), None)
 
@@ -347,7 +348,7 @@ def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
         yield "no collective is known to reduce gradients of 32 bits"
     if setting.free_data and not (timeline.graph.span == Span.DATA).any():
         yield "no fetching of a batch shows in the profiled steps"
-    ranks = _ranks(timeline.graph)
+    ranks: list[int] = np.unique(timeline.graph.rank).tolist()
     if setting.even is not None and setting.even not in ranks:
         yield f"there is no rank {setting.even} in the run"
     elif setting.even is not None and len(ranks) < 2:

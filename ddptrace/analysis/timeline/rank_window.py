@@ -5,7 +5,7 @@ thread   ├ launch ┤ ├ cudaStreamSynchronize ┤ ├ launch ┤        thre
 instants |        | |                       | |        |
 between     own   own   waits ────────►|own  own  own
 
-Which work waited for work of another stream. A file seldom tells; the order in which things ran does:
+A file seldom tells which work waited for work of another stream; the order in which things ran does:
 
 stream 7    ═══ a ═══╤═ b ═                      b is launched and its stream is free: it begins at once
 stream 20            ╰►══ c ══╮                  c was launched, its stream was free, and it began as a ended
@@ -160,7 +160,9 @@ def _latest_end(work: DeviceWork, at: Ints) -> Ints:
     return latest[np.searchsorted(launches, at)]
 
 
-NO_WORK: Final = -1
+# Which work waited for which ------------------------------------------------------------------------------------------
+
+
 AT_ONCE_NS: Final = 3_000
 """Work that begins so soon after it may waits for nothing else."""
 EARLY_NS: Final = 20_000
@@ -170,7 +172,7 @@ EARLY_NS: Final = 20_000
 def before_on_stream(work: DeviceWork) -> Ints:
     """By work: the one before it on its stream, NONE for the first."""
     order = np.lexsort((np.arange(len(work.stream)), work.stream))
-    previous = np.full(len(order), NO_WORK, np.int64)
+    previous = np.full(len(order), NONE, np.int64)
     same = work.stream[order][1:] == work.stream[order][:-1]
     previous[order[1:][same]] = order[:-1][same]
     return previous
@@ -181,7 +183,7 @@ def waited_for(work: DeviceWork, free_at_ns: Ints) -> Ints:
     `free_at_ns`: when it was launched and its stream was free."""
     by_end = np.argsort(work.end_at_ns, kind="stable")
     ends, begins, stream = work.end_at_ns[by_end], work.begin_at_ns[by_end], work.stream[by_end]
-    found = np.full(len(work.kind), NO_WORK, np.int64)
+    found = np.full(len(work.kind), NONE, np.int64)
     first = np.searchsorted(ends, free_at_ns, side="right")
     last = np.searchsorted(ends, work.begin_at_ns + EARLY_NS, side="right")
     for one in np.flatnonzero(work.begin_at_ns - free_at_ns > AT_ONCE_NS).tolist():
@@ -199,8 +201,8 @@ def launched_before(work: DeviceWork) -> Ints:
     where that still ran when it began, and for other work."""
     order = np.argsort(np.where(work.launched, work.launch_begin_at_ns, np.iinfo(np.int64).min), kind="stable")
     is_other = (work.kind[order] != Work.COMM) & work.launched[order]
-    last = np.maximum.accumulate(np.where(is_other, np.arange(len(order)), NO_WORK))
-    found = np.full(len(order), NO_WORK, np.int64)
-    found[order] = np.where(last != NO_WORK, order[last], NO_WORK)
-    over = (found != NO_WORK) & (work.end_at_ns[found] <= work.begin_at_ns)
-    return np.where(over & (work.kind == Work.COMM) & work.launched, found, NO_WORK)
+    last = np.maximum.accumulate(np.where(is_other, np.arange(len(order)), NONE))
+    found = np.full(len(order), NONE, np.int64)
+    found[order] = np.where(last != NONE, order[last], NONE)
+    over = (found != NONE) & (work.end_at_ns[found] <= work.begin_at_ns)
+    return np.where(over & (work.kind == Work.COMM) & work.launched, found, NONE)

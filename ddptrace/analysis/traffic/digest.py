@@ -1,7 +1,8 @@
 """Sums up traffic for a reader: what goes over the wire in every step, what went once, and what each unit sends.
 
-Means over the steps counted, which are all whole steps but the first, where the program builds and warms up, and a
-last one that was cut off. Bytes do not depend on how long a step took, so that there is no reason to leave out others.
+Figures are means over the steps counted, which are all whole steps but the first, where the program builds and warms
+up, and a last one that was cut off. Bytes do not depend on how long a step took, so that there is no reason to leave
+out others.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def traffic_report(result: Result) -> TrafficReport:
         messages=messages(steady, counts),
         roots=roots(steady, counts),
         gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
-        units=unit_traffic(result, counted, counts),
+        units=_unit_traffic(result, counted, counts),
         rpcs=rpc_traffic(result.rpcs, counted),
         findings=tuple(finding for finding in result.findings if finding.kind.concerns_counts),
         reduces_on_host=any(not row.on_device and _reduces_to_some(row.op) for row in result.collectives),
@@ -172,7 +173,7 @@ def _together(rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> int:
     return round(sum((row.sent_nbytes or 0) / counts(row.rank) for row in rows))
 
 
-def _mean(values: Sequence[int | None], count: int) -> int | None:
+def _mean(values: Sequence[float | None], count: int) -> int | None:
     """None where nothing tells one of them."""
     known = [value for value in values if value is not None]
     return round(sum(known) / count) if len(known) == len(values) else None
@@ -190,7 +191,10 @@ def _ranks(result: Result, rows: Iterable[TrafficRow], counts: Callable[[int], i
         yield RankTraffic(rank.rank, rank.host, *(round(nbytes / count) for nbytes in sums))
 
 
-Key = tuple[str, str, str, str]
+# By unit --------------------------------------------------------------------------------------------------------------
+
+
+UnitKey = tuple[str, str, str, str]
 """Kind, name, role and dimension."""
 
 
@@ -207,29 +211,29 @@ class UnitTraffic:
     sent_nbytes: int | None  # sent by one rank; computed, as in `traffic`
 
 
-def unit_traffic(
+def _unit_traffic(
     result: Result, counted: frozenset[tuple[int, int]], counts: Callable[[int], int]
 ) -> tuple[UnitTraffic, ...]:
-    """Return the units, the most sent first. `counted`: (rank, step) of the steps that count, empty for all."""
+    """Sum up what units send, the most sent first. `counted`: (rank, step) of the steps that count, empty for all."""
     of_seq = {
         (row.rank, seq): (row.kind, row.name, row.role, row.dimension)
         for row in result.units
         if row.kind not in BESIDE and (not counted or (row.rank, row.step) in counted)
         for seq in row.seqs
     }
-    alike: defaultdict[Key, list[CollectiveRow]] = defaultdict(list)
+    alike: defaultdict[UnitKey, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:
         key = of_seq.get((row.rank, row.seq))
         if key is not None and row.part == 0:
             alike[key].append(row)
-    found = [_traffic(key, rows, counts) for key, rows in alike.items()]
+    found = [_of_unit(key, rows, counts) for key, rows in alike.items()]
     return tuple(sorted(found, key=lambda one: (-(one.sent_nbytes or 0), -(one.nbytes or 0), one.name)))
 
 
-def _traffic(key: Key, rows: list[CollectiveRow], counts: Callable[[int], int]) -> UnitTraffic:
+def _of_unit(key: UnitKey, rows: list[CollectiveRow], counts: Callable[[int], int]) -> UnitTraffic:
     count = sum(map(counts, {row.rank for row in rows}))
     nbytes, sent = ([of(row) for row in rows] for of in (lambda row: row.nbytes, _sent))
-    return UnitTraffic(*key, len(rows) / count, _unit_mean(nbytes, count), _unit_mean(sent, count))
+    return UnitTraffic(*key, len(rows) / count, _mean(nbytes, count), _mean(sent, count))
 
 
 def _sent(row: CollectiveRow) -> float | None:
@@ -237,9 +241,3 @@ def _sent(row: CollectiveRow) -> float | None:
     if factor is None or not row.group_size or row.nbytes is None:
         return None
     return row.nbytes * factor(row.group_size)
-
-
-def _unit_mean(values: list[float | None] | list[int | None], count: int) -> int | None:
-    """None where nothing tells one of them."""
-    known = [value for value in values if value is not None]
-    return round(sum(known) / count) if len(known) == len(values) else None

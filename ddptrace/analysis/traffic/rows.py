@@ -1,8 +1,7 @@
 """Tells what one rank gave to its collectives, step by step, and what its all-to-alls exchange with other ranks.
 
-Counted where it was launched, each call once: bytes do not depend on when a collective ran, or whether that is known.
-
-Rows of `exchanges`: first of each rank, then with what the other ranks of the group send.
+Each call counts once, in the step that launched it: bytes do not depend on when a collective ran, or whether that is
+known. Rows of `exchanges` are first those of each rank, then with what the other ranks of the group send:
 
             to rank 0   to rank 1
 rank 0 sends    100        300         rank 1 gets 600 of 800 bytes:
@@ -116,7 +115,10 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return total
 
 
-Key = tuple[str, tuple[int, ...], int]
+# What all-to-alls exchange --------------------------------------------------------------------------------------------
+
+
+Exchange = tuple[str, tuple[int, ...], int]
 """Group, its ranks, turn."""
 PHASES = (Phase.FORWARD, Phase.BACKWARD)
 
@@ -151,7 +153,7 @@ def _layer(call: Call) -> str:
 
 def whole_exchanges(ranks: Sequence[RankTables]) -> Iterator[ExchangeRow]:
     """All ranks' rows, with what each gets where all ranks of the group are known."""
-    together: defaultdict[Key, dict[int, ExchangeRow]] = defaultdict(dict)
+    together: defaultdict[Exchange, dict[int, ExchangeRow]] = defaultdict(dict)
     for rank in ranks:
         for row in rank.exchanges:
             if row.turn is not None:

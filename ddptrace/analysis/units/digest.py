@@ -13,10 +13,9 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
 from ddptrace.load.tables import UnitKind
-from ddptrace.schema import Evidence, UnitRole
+from ddptrace.schema import Evidence
 
 EDGES: Final = ("first", "last")
-GATHERS: Final = UnitRole.UNSHARD.word
 BESIDE: Final = (UnitKind.BUCKET.value, UnitKind.OTHER.value)
 """Kinds that other sections show."""
 
@@ -174,6 +173,9 @@ def _whole(rows: Sequence[DimensionRow], name: str) -> int | None:
     return sum(known) if len(known) == len(rows) else None
 
 
+# Why tensor parallelism is exposed ------------------------------------------------------------------------------------
+
+
 AT_ONCE_NS: Final = 100_000
 """Computing less than this between launch and need is the way from one operator to the next."""
 AT_ONCE_RATIO: Final = 0.1
@@ -206,9 +208,9 @@ def tensor_cost(result: Result) -> TensorCost | None:
     for row in rows:
         if row.slack_ns is not None:
             regions[row.rank, row.name, row.phase, row.role].append(row)
-    nature = sum(_sum(mine) for mine in regions.values() if is_needed_at_once(mine))
-    order = sum(map(_sum, regions.values())) - nature
-    exposed, nature, order = (round(ns / len(steps)) for ns in (_sum(rows), nature, order))
+    nature = sum(_exposed_ns(mine) for mine in regions.values() if is_needed_at_once(mine))
+    order = sum(map(_exposed_ns, regions.values())) - nature
+    exposed, nature, order = (round(ns / len(steps)) for ns in (_exposed_ns(rows), nature, order))
     return TensorCost(exposed, nature, order, max(costs, key=costs.__getitem__))
 
 
@@ -219,5 +221,5 @@ def is_needed_at_once(rows: Sequence[UnitRow]) -> bool:
     return slack <= max(AT_ONCE_NS, AT_ONCE_RATIO * took)
 
 
-def _sum(rows: Iterable[UnitRow]) -> int:
+def _exposed_ns(rows: Iterable[UnitRow]) -> int:
     return sum(row.exposed_charged_ns or 0 for row in rows)

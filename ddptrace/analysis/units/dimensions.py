@@ -1,10 +1,9 @@
 """Tells which kinds of parallelism a run shows, what each costs, and how much of it is waiting.
 
-Which kinds of parallelism a run shows, by who wanted its collectives.
+A kind of parallelism is told by who wanted the collectives. Only what is sure: a kind that nothing shows is not named,
+and a run of which no kind is known has no row.
 
-Only what is sure: a kind that nothing shows is not named, and a run of which no kind is known has no row.
-
-What of each dimension's exposed time is waiting for ranks that come late, and what is transfer.
+The exposed time of a dimension is waiting for ranks that come late, and transfer:
 
 exposed, charged to it   ├─────────────────────┤
 rank 0   gather      [===┼══════════════┼======]
@@ -84,7 +83,10 @@ def dimension_rows(view: RankView) -> list[DimensionRow]:
     ]
 
 
-BY_ORIGIN: Final = {
+# Which kinds of parallelism a run shows -------------------------------------------------------------------------------
+
+
+KIND_BY_ORIGIN: Final = {
     Origin.FSDP.word: Kind.FSDP,
     Origin.ZERO.word: Kind.ZERO,
     Origin.TENSOR_PARALLEL.word: Kind.TENSOR,
@@ -107,7 +109,7 @@ def parallelism_rows(ranks: Sequence[RankTables]) -> list[ParallelismRow]:
             by_kind[kind].append(row)
     told = {Kind.DDP: _reducers(ranks), Kind.INFERENCE: _named(rank.facts.serves for rank in ranks)}
     return [
-        _row(kind, told.get(kind) or _origins(by_kind[kind]), by_kind[kind])
+        _parallelism_row(kind, told.get(kind) or _origins(by_kind[kind]), by_kind[kind])
         for kind in Kind
         if told.get(kind) or by_kind.get(kind)
     ]
@@ -123,7 +125,7 @@ def _kind(row: CollectiveRow, of_fsdp: set[str]) -> Kind | None:
         return Kind.ZERO
     if row.origin == Origin.GRADIENTS.word and row.identity is not Identity.RECORDED:
         return Kind.ZERO if row.op.startswith("reduce_scatter") else Kind.DATA
-    return BY_ORIGIN.get(row.origin or "")
+    return KIND_BY_ORIGIN.get(row.origin or "")
 
 
 def _reducers(ranks: Iterable[RankTables]) -> str:
@@ -140,7 +142,7 @@ def _origins(rows: Iterable[CollectiveRow]) -> str:
     return ", ".join(f"{op} ({origin})" for (op, origin), _ in counts.most_common())
 
 
-def _row(kind: Kind, told_by: str, rows: Sequence[CollectiveRow]) -> ParallelismRow:
+def _parallelism_row(kind: Kind, told_by: str, rows: Sequence[CollectiveRow]) -> ParallelismRow:
     sizes = Counter(row.group_size for row in rows if row.group_size is not None)
     exposed = [row.exposed_charged_ns for row in rows if row.exposed_charged_ns is not None]
     return ParallelismRow(
@@ -152,10 +154,14 @@ def _row(kind: Kind, told_by: str, rows: Sequence[CollectiveRow]) -> Parallelism
     )
 
 
-StepPlace = tuple[int | None, str, str]
+# How much of it is waiting --------------------------------------------------------------------------------------------
+
+
+DimensionKey = tuple[int | None, str, str]
 """Step, dimension and mesh."""
 NEVER: Final = -1
 """Nothing tells when the last rank came."""
+EXECUTION: Final = ("exec_start_at_ns", "exec_end_at_ns")
 
 
 @dataclass(slots=True)
@@ -166,7 +172,7 @@ class _Parts:
 
 def split_dimensions(run: RunView) -> Iterator[DimensionRow]:
     """Yield the dimensions of all ranks, each with the parts of its exposed time."""
-    arrivals, launches = _by_rank(run.arrivals), last_launches(run)
+    arrivals, launches = _by_rank(run.arrivals), _last_launches(run)
     messages = _by_rank(run.pipelines.messages)
     bubbles: defaultdict[tuple[int, int | None], int] = defaultdict(int)
     for row in run.pipelines.bubbles:
@@ -203,7 +209,7 @@ def _parts(
     arrivals: Sequence[ArrivalRow],
     messages: Sequence[MessageRow],
     launches: Mapping[tuple[int, int], int],
-) -> Mapping[StepPlace, _Parts]:
+) -> Mapping[DimensionKey, _Parts]:
     rows = [row for row in rank.collectives if row.exposed_charged_ns]
     begins, ends = (np.array([getattr(row, name) or 0 for row in rows], np.int64) for name in EXECUTION)
     paying = np.minimum(np.maximum(begins, _paying(rank.collectives, rows)), ends)
@@ -213,7 +219,7 @@ def _parts(
     blocked = Blocked.of(messages).peer.within(paying, ends)
     met = {row.seq for row in messages if row.other_seq is not None}
     places = _places(rank)
-    found: defaultdict[StepPlace, _Parts] = defaultdict(_Parts)
+    found: defaultdict[DimensionKey, _Parts] = defaultdict(_Parts)
     columns = zip(rows, came.tolist(), waits.tolist(), blocked.tolist(), strict=True)
     for row, last, wait, peer in columns:
         charged, one = row.exposed_charged_ns or 0, found[row.step, *places[row.seq]]
@@ -224,9 +230,6 @@ def _parts(
         else:
             one.wait_ns += min(wait, charged)
     return found
-
-
-EXECUTION: Final = ("exec_start_at_ns", "exec_end_at_ns")
 
 
 def _paying(every: Sequence[CollectiveRow], rows: Sequence[CollectiveRow]) -> Ints:
@@ -271,7 +274,7 @@ def _places(rank: RankTables) -> Mapping[int, tuple[str, str]]:
 # Collectives of which only the host's wait is known -------------------------------------------------------------------
 
 
-def last_launches(run: RunView) -> Mapping[tuple[int, int], int]:
+def _last_launches(run: RunView) -> Mapping[tuple[int, int], int]:
     """Return, by rank and seq, when the last rank launched a collective that ran on the hosts and of which nothing
     tells when it began there. Those of groups whose clocks cannot be compared are left out."""
     together: defaultdict[tuple[str, tuple[int, ...], int], list[CollectiveRow]] = defaultdict(list)

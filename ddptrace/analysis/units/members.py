@@ -6,9 +6,7 @@ by origin     FSDP, DTensor, pipelines and experts, by the module that it was is
                 the module's class, which is no unit
 other         none, and why
 
-Along which dimension of parallelism each collective goes.
-
-A dimension is told by, strongest first: the mesh of the collective's unit; the name of its process group, which a
+The dimension is told by, strongest first: the mesh of the collective's unit; the name of its process group, which a
 DeviceMesh gives it; what the unit is; for what DTensor wants for no module, such as the norm of all gradients, the FSDP
 units that communicate in its group; who wanted the collective.
 """
@@ -26,7 +24,7 @@ from ddptrace.load.tables import Call, Identity, RankRun, Unit, UnitKind
 from ddptrace.ops import family_of
 from ddptrace.schema import Origin, UnitRole
 
-BY_ORIGIN: Final = {
+KIND_BY_ORIGIN: Final = {
     Origin.FSDP.word: UnitKind.FSDP,
     Origin.DTENSOR.word: UnitKind.TENSOR,
     Origin.TENSOR_PARALLEL.word: UnitKind.TENSOR,
@@ -70,7 +68,7 @@ def _member(
         return Member(UnitKind.BUCKET, name, dimensions.of_gradients(comm.call), UnitRole.ALL_REDUCE.word)
     call = comm.call
     unit = None if call.unit is None else units.get(call.unit)
-    kind = BY_ORIGIN.get(call.origin or "") if unit is None else unit.kind
+    kind = KIND_BY_ORIGIN.get(call.origin or "") if unit is None else unit.kind
     place = dimensions.of(call, kind, unit)
     if unit is not None:
         name = unit.module if unit.stage is None else f"stage {unit.stage.number}"
@@ -97,9 +95,12 @@ def _reason(call: Call, kind: UnitKind | None) -> str:
     return f"{call.origin}: it serves no unit"
 
 
+# Along which dimension of parallelism it goes -------------------------------------------------------------------------
+
+
 DP, FSDP, TP, PP, EP, CP, OTHER = "dp", "fsdp", "tp", "pp", "ep", "cp", "other"
 
-NAMES: Final = (
+NAMES_OF_DIMENSIONS: Final = (
     (FSDP, r"fsdp|shard"),
     (TP, r"tp|tensor|sp|sequence|model|mp"),
     (CP, r"cp|context"),
@@ -109,7 +110,7 @@ NAMES: Final = (
 )
 """The dimension that a name of a mesh's dimension means, by the parts of the name: "dp_shard" is sharded."""
 
-BY_KIND: Final = {
+DIMENSION_BY_KIND: Final = {
     UnitKind.FSDP: FSDP,
     UnitKind.TENSOR: TP,
     UnitKind.PIPELINE: PP,
@@ -142,7 +143,7 @@ class Place:
 def meaning(name: str) -> str | None:
     """Return the dimension that a mesh's name for it means; None if the name tells nothing."""
     parts = set(re.split(r"[^a-z]+", name.lower()))
-    return next((dimension for dimension, words in NAMES if parts & set(words.split("|"))), None)
+    return next((dimension for dimension, words in NAMES_OF_DIMENSIONS if parts & set(words.split("|"))), None)
 
 
 class Dimensions:
@@ -167,7 +168,7 @@ class Dimensions:
                 return Place(FSDP, mesh)
             is_own = not unit.groups or any(group.group == call.group for group in unit.groups)
             return Place(DP if is_own else meaning(mesh) or TP, mesh)
-        by_kind = None if kind is None else BY_KIND.get(kind)
+        by_kind = None if kind is None else DIMENSION_BY_KIND.get(kind)
         if kind is UnitKind.TENSOR and not call.module:
             by_kind = self._fsdp.get(call.group, by_kind)
         return Place(meaning(mesh) or by_kind or DIMENSION_BY_ORIGIN.get(call.origin or "") or OTHER, mesh)

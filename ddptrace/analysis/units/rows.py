@@ -1,16 +1,16 @@
-"""Makes the rows of `units`, and tells when each unit's parameters were needed and freed.
+"""Makes the rows of `units`: what each unit communicated, how early, and when it was needed.
 
-How long a rank computes between the launch of a tensor-parallel collective and the need of its result.
-
-needed at once     launch ├──── exposed ────┤ next layer      by nature: nothing can run meanwhile
-with slack         launch ├ compute ┤─ exposed ─┤             by order: what computes meanwhile is too short
-
-When a unit's parameters were needed and freed, when its gradients were ready, and how early they were gathered.
+Gathered parameters of FSDP units are needed at the unit's next use. How early they were gathered:
 
 uses       ├ a ┤           ├ b ┤          ├ c ┤
 gathers       ├── b ──┤                             in the use of a: 1 unit ahead of its own use
               ├──────── c ──────────┤               2 units ahead
                                           ├ c ┤     launched when it was needed: 0
+
+The slack of a tensor-parallel collective is how long its rank computes between the launch and the need of the result:
+
+needed at once     launch ├──── exposed ────┤ next layer      by nature: nothing can run meanwhile
+with slack         launch ├ compute ┤─ exposed ─┤             by order: what computes meanwhile is too short
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _others(view: RankView) -> Iterator[UnitRow]:
     times = [_times(*one, uses) for one in zip(view.comms, view.members, phases, strict=True)]
     hidden, charged = (_by_comm(view, part) for part in (view.shares.hidden, view.shares.charged))
     behind, before, edges = _behind(view), _free_before(view, launches, steps, times), _edges(view, steps)
-    slack = slack_by_position(view)
+    slack = _slack_by_position(view)
     for at, (comm, member) in enumerate(zip(view.comms, view.members, strict=True)):
         if member.kind is UnitKind.BUCKET or comm.call is None:
             continue
@@ -236,7 +236,10 @@ def _edges(view: RankView, steps: Sequence[int]) -> dict[int, str]:
     return dict.fromkeys(first.values(), FIRST) | dict.fromkeys(last.values(), LAST)
 
 
-def slack_by_position(view: RankView) -> dict[int, tuple[int, int]]:
+# Slack of tensor-parallel collectives ---------------------------------------------------------------------------------
+
+
+def _slack_by_position(view: RankView) -> dict[int, tuple[int, int]]:
     """Return, by position of a communication of a tensor-parallel module, when its result was needed and its slack."""
     found = dict(_needs(view))
     spans = pairs((begin, max(begin, needed)) for begin, needed in found.values())
@@ -248,22 +251,25 @@ def _needs(view: RankView) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield when the communication could begin at the earliest, and when its result was needed."""
     for at, (comm, member) in enumerate(zip(view.comms, view.members, strict=True)):
         if member.kind is UnitKind.TENSOR and comm.call is not None:
-            span = _on_device(comm) if comm.call.on_device else _on_host(comm)
+            span = _need_on_device(comm) if comm.call.on_device else _need_on_host(comm)
             if span is not None:
                 yield at, span
 
 
-def _on_host(comm: Communication) -> tuple[int, int] | None:
+def _need_on_host(comm: Communication) -> tuple[int, int] | None:
     call = comm.call
     return None if call is None or not call.waits else (call.issued_at_ns, min(begin for begin, _ in call.waits))
 
 
-def _on_device(comm: Communication) -> tuple[int, int] | None:
+def _need_on_device(comm: Communication) -> tuple[int, int] | None:
     """By events: on the compute stream."""
     call = comm.call
     if call is None or call.events is None or not call.stream_waits:
         return None
     return call.events.ready_at_ns, min(wait.begin_at_ns for wait in call.stream_waits)
+
+
+# The life of parameters and gradients ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """Puts all answers of one run together, with its forecast for many more ranks.
 
-The recorded training on many more ranks, on paper: what each algorithm's all-reduce would cost, and what it costs
-that the slowest of many ranks sets the pace. Simulated, and told so wherever it is shown.
-
-Each rank's own times in each step are drawn from all those that were recorded, of whatever rank and step.
+The forecast trains on paper: what each algorithm's all-reduce would cost, and what it costs that the slowest of many
+ranks sets the pace. It is simulated, and told so wherever it is shown. Each rank's own times in each step are drawn
+from all those that were recorded, of whatever rank and step.
 """
 
 from __future__ import annotations
@@ -107,9 +106,14 @@ def forecast_of(predictor: Predictor) -> Forecast:
     return Forecast(advise(predictor), scaling(predictor, counts=RANKS) if several else None)
 
 
-SCALES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+# Many more ranks, on paper --------------------------------------------------------------------------------------------
+
+
+SIMULATED_RANKS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 STEPS: Final = 12
+"""Of each simulated training."""
 PER_HOST: Final = 8
+"""Ranks that share a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class ScaleRow:
 
 
 def scaling(
-    predictor: Predictor, setting: Setting = RECORDED, counts: Sequence[int] = SCALES, per_host: int = PER_HOST
+    predictor: Predictor, setting: Setting = RECORDED, counts: Sequence[int] = SIMULATED_RANKS, per_host: int = PER_HOST
 ) -> Table[ScaleRow]:
     """`per_host`: ranks that share a link, for the hierarchical algorithm. `counts` stand instead of
     `setting.ranks`. Raises DdptraceError for a run of one rank, in which nobody communicated, and for a setting of

@@ -1,4 +1,4 @@
-"""Predicts what a setting would make of the recorded step, late ranks included: an interval, or why not.
+"""Predicts what a setting would make of the recorded step, with an interval, or says why it cannot.
 
 The interval holds what every wire and slowdown makes of it that fits the recording as well, what the median of so few
 steps can be off by, and what the model misses already of the recorded setting.
@@ -302,6 +302,9 @@ def _extrapolated(buckets: Buckets, model: Model) -> Iterator[str]:
 
 def _range(least: int, most: int) -> str:
     return " to ".join(dict.fromkeys((size(least), size(most))))
+
+
+# Late ranks, as the run's analysis names them -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

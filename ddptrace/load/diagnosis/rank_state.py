@@ -1,4 +1,4 @@
-"""Reads the last of one rank's records: its state, and its last calls by process group."""
+"""Reads the last of one rank's records: what the rank was doing, and its last calls by process group."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class _State:
     def groups(self) -> tuple[GroupState, ...]:
         reducers = described.reducers([content for _, content in self.json(Kind.REDUCER)], [])
         told = described.groups([content for _, content in self.json(Kind.GROUP)])
-        return group_states(
-            RankRecords(self.events, self.text, told, {reducer.reducer: reducer.kind for reducer in reducers})
+        return _group_states(
+            _RankRecords(self.events, self.text, told, {reducer.reducer: reducer.kind for reducer in reducers})
         )
 
     def last_at_ns(self) -> int:
@@ -201,7 +201,10 @@ def _last_ready(ready: NDArray[np.void]) -> int:
     return int((ready["base"] + ready["deltas"].max(axis=1)).max())
 
 
-LAST: Final = 256
+# The last calls, by process group -------------------------------------------------------------------------------------
+
+
+LAST_CALLS: Final = 256
 """Calls of a group that are read: a rank that waits for others is hardly further ahead of them."""
 
 RETURNED: Final = (Kind.WAIT, Kind.PHASE, Kind.STEP, Kind.CALL)
@@ -211,7 +214,7 @@ Rows = NDArray[np.void]  # of EVENT_DTYPE
 
 
 @dataclass(frozen=True, slots=True)
-class RankRecords:
+class _RankRecords:
     """What a rank's records contain beside the calls. `buckets_of`: kind of each reducer, by number."""
 
     events: Rows
@@ -220,7 +223,7 @@ class RankRecords:
     buckets_of: Mapping[int, str]
 
 
-def group_states(told: RankRecords) -> tuple[GroupState, ...]:
+def _group_states(told: _RankRecords) -> tuple[GroupState, ...]:
     """Groups by name: those that the rank described, and those in which it called."""
     calls = np.concatenate([told.events[told.events["kind"] == Kind.CALL], _begun(told.events)])
     calls = calls[np.argsort(calls["begin"], kind="stable")]
@@ -230,7 +233,7 @@ def group_states(told: RankRecords) -> tuple[GroupState, ...]:
     ranks = {group.name: group.ranks for group in told.groups}
     parts = {name: calls["d"] == numbers.get(name, -1) for name in sorted(ranks.keys() | numbers.keys())}
     paired = {name: calls[mine & ~is_message] for name, mine in parts.items()}
-    ends = _Ends(told, np.concatenate([calls[is_message]["a"], *(rows["a"][-LAST:] for rows in paired.values())]))
+    ends = _Ends(told, np.concatenate([calls[is_message]["a"], *(rows["a"][-LAST_CALLS:] for rows in paired.values())]))
     states = []
     for name, rows in paired.items():
         gone, gone_turns = _let_go(told, numbers.get(name, -1))
@@ -260,7 +263,7 @@ def _last_return(events: Rows) -> dict[int, int]:
     return {thread: int(returned["end"][returned["thread"] == thread].max()) for thread in threads}
 
 
-def _let_go(told: RankRecords, group: int) -> tuple[int, int]:
+def _let_go(told: _RankRecords, group: int) -> tuple[int, int]:
     """Return how many calls of a group (by string id) went before those that are left, and how many were
     collectives."""
     marks = told.events[(told.events["kind"] == Kind.LET_GO) & (told.events["flags"] == 0)]
@@ -268,7 +271,7 @@ def _let_go(told: RankRecords, group: int) -> tuple[int, int]:
     return int(mine["a"].sum()), int(mine["b"].sum())
 
 
-def _messages(told: RankRecords, calls: Rows, ends: _Ends) -> Iterator[Messages]:
+def _messages(told: _RankRecords, calls: Rows, ends: _Ends) -> Iterator[Messages]:
     """Yield messages by peer, those sent before those received. Messages with an unknown peer are left out."""
     peers = np.array([-1 if peer is None else peer for peer in ends.peers(calls)], np.int64)
     sends = np.array([family_of(told.text(number)) is SEND for number in calls["name"].tolist()], np.bool_)
@@ -282,7 +285,7 @@ def _messages(told: RankRecords, calls: Rows, ends: _Ends) -> Iterator[Messages]
 class _Ends:
     """How calls of these `seqs` ended, and where they come from."""
 
-    def __init__(self, told: RankRecords, seqs: NDArray[np.int64]) -> None:
+    def __init__(self, told: _RankRecords, seqs: NDArray[np.int64]) -> None:
         self._told = told
         events = told.events
         origins, done, waits = (
@@ -299,7 +302,7 @@ class _Ends:
 
     def last(self, calls: Rows, turns: int) -> tuple[LastCall, ...]:
         """Describe calls in order of launch, of which the last is number `turns` - 1."""
-        rows: list[Row] = calls[-LAST:].tolist()
+        rows: list[Row] = calls[-LAST_CALLS:].tolist()
         return tuple(self._call(row, turns - len(rows) + k) for k, row in enumerate(rows))
 
     def _call(self, row: Row, turn: int) -> LastCall:

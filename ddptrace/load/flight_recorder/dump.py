@@ -2,7 +2,7 @@
 
 Fields that a version does not have, or that hold something else than torch writes, count as unknown.
 
-The lines of the program and of the library in a dump's stack frames, where torch's own are left out.
+Of a call's stack, the lines of the program and of the library count; torch's own are left out:
 
 all_reduce        torch/distributed/distributed_c10d.py     torch's
 reduce_loss       site-packages/megatron/training/utils.py  the library's line
@@ -280,6 +280,9 @@ def _dict(value: object) -> Mapping[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
+# The lines that issued a call -----------------------------------------------------------------------------------------
+
+
 OF_TORCH: Final = re.compile(
     r"(?:site|dist)-packages/torch/"
     r"|(?:^|/)torch/(?:autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils|_\w+)(?:/|\.py$)"
@@ -288,7 +291,7 @@ OF_TORCH: Final = re.compile(
 """Torch's own files, installed or built from source, code without a file, and the frames of C++."""
 OF_PYTHON: Final = re.compile(r"(?:^|/)lib/python\d[^/]*/(?!.*(?:site|dist)-packages/)")
 INSTALLED: Final = re.compile(r".*/(?:site|dist)-packages/", re.DOTALL)
-PARTS: Final = 2
+PATH_PARTS: Final = 2
 """Of the path of a file of the program, so many parts are shown."""
 MOST_FRAMES: Final = 1_000
 
@@ -331,4 +334,4 @@ def _line(file: str, line: int, name: str) -> str:
 def _short(file: str) -> str:
     """A library's file as Python imports it; of any other, the end of its path."""
     installed = INSTALLED.match(file)
-    return file[installed.end() :] if installed else "/".join(file.split("/")[-PARTS:])
+    return file[installed.end() :] if installed else "/".join(file.split("/")[-PATH_PARTS:])

@@ -1,9 +1,7 @@
 """Finds the Flight Recorder dumps of a job, and reads the last that its ranks did.
 
-Finds the Flight Recorder dumps of a job. A dump does not say of which rank it is: only its name does.
-
-`nccl_trace_rank_12`, `_dump_12`, `comm_lib_trace_rank_12.json`: any name that ends in the rank, of a file that begins
-as a dump does.
+A dump does not say of which rank it is: only its name does. `nccl_trace_rank_12`, `_dump_12`,
+`comm_lib_trace_rank_12.json`: any name that ends in the rank counts, of a file that begins as a dump does.
 """
 
 from __future__ import annotations
@@ -113,6 +111,9 @@ def _group(group: DumpedGroup, ranks: tuple[int, ...], calls: list[LastCall], *,
     if is_counted and group.launched is not None:
         turns.append(group.launched)
     return GroupState(group.name[0], ranks, max(turns, default=-1), tuple(calls), label=group.label)
+
+
+# Which files are dumps ------------------------------------------------------------------------------------------------
 
 
 NAME: Final = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,7})(?P<suffix>\.json|\.pickle|\.pkl)?", re.DOTALL)

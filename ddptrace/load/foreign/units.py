@@ -1,13 +1,14 @@
 """Finds the units of a file without records: FSDP2 units, pipeline stages, and the gradients that DDP sent.
 
+FSDP2 names its units in its ranges:
+
 FSDP::pre_forward (layers.0)    ├──────────────────────────────┤               a use
   FSDP::all_gather (layers.0)     ├ nccl:all_gather ┤                          its gather
 FSDP::pre_backward (layers.1)                                    ├─────────────────────────┤
   FSDP::backward_prefetch for layers.0                             ├─────────────────────┤
     FSDP::all_gather (layers.0)                                      ├ nccl:all_gather ┤
 
-The stages of pipelines in a file without records, by the ranges of their messages, which schedules of several stages
-on a rank make.
+Pipelines name their stages in the ranges of messages, which schedules of several stages on a rank make:
 
 PP:1SEND_F3    ├ nccl:send ┤        stage 1 sends what it computed in forward of microbatch 3
 PP:0RECV_B2                  ├ nccl:recv ┤
@@ -32,20 +33,20 @@ from ddptrace.load.windows.device import Mask, operators
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence, Origin, Phase, UnitMark, UnitRole
 
-PREFIX: Final = "FSDP::"
-RANGE: Final = re.compile(r"FSDP::(?P<what>\w+)(?: \((?P<name>.*)\))?$")
+FSDP_PREFIX: Final = "FSDP::"
+FSDP_RANGE: Final = re.compile(r"FSDP::(?P<what>\w+)(?: \((?P<name>.*)\))?$")
 """The name is missing for the root, and where nobody asks for it."""
 ROOT: Final = "(root)"
 
 GATHER, REDUCE = "all_gather", "post_backward_reduce"
-PHASES: Final = {
+PHASE_OF_RANGE: Final = {
     "FSDP::pre_forward": Phase.FORWARD,
     "FSDP::forward_prefetch": Phase.FORWARD,
     "FSDP::pre_backward": Phase.BACKWARD,
     "FSDP::backward_prefetch": Phase.BACKWARD,
 }
 """The phase that a gather in such a range is for, by the begin of its name."""
-EVENTS: Final = {
+FSDP_EVENTS: Final = {
     "pre_forward": (UnitMark.USE, Phase.FORWARD),
     "pre_backward": (UnitMark.USE, Phase.BACKWARD),
     "post_backward_accumulate": (UnitMark.READY, Phase.BACKWARD),
@@ -72,12 +73,15 @@ class NamedUnits(NamedTuple):
     events: tuple[UnitEvent, ...]
 
 
+# FSDP2 units ----------------------------------------------------------------------------------------------------------
+
+
 def with_units(trace: Trace, found: Sequence[Found], calls: Sequence[Call]) -> NamedUnits:
     """Return the calls with their units. `found`: the same calls with their threads."""
-    ranges = trace.named((PREFIX,))
+    ranges = trace.named((FSDP_PREFIX,))
     if not ranges.any():
         return NamedUnits(list(calls), (), ())
-    told = {name: match for name in np.unique(trace.events.name[ranges]).tolist() if (match := _read(trace, name))}
+    told = {name: match for name in np.unique(trace.events.name[ranges]).tolist() if (match := _told(trace, name))}
     names = tuple(dict.fromkeys(match["name"] or ROOT for match in told.values()))
     numbers = {name: 1 + names.index(match["name"] or ROOT) for name, match in told.items()}
     of_event = trace.events.name
@@ -94,8 +98,8 @@ def with_units(trace: Trace, found: Sequence[Found], calls: Sequence[Call]) -> N
     return NamedUnits(known, named, tuple(_events(trace, ranges, told, numbers)))
 
 
-def _read(trace: Trace, name: int) -> re.Match[str] | None:
-    return RANGE.match(trace.events.names[name])
+def _told(trace: Trace, name: int) -> re.Match[str] | None:
+    return FSDP_RANGE.match(trace.events.names[name])
 
 
 def _of_unit(call: Call, unit: int, phase: Phase | None) -> Call:
@@ -106,31 +110,24 @@ def _of_unit(call: Call, unit: int, phase: Phase | None) -> Call:
 
 def _phases(trace: Trace, lanes: Ints, at: Ints) -> Iterator[Phase | None]:
     """The phase that each call serves its unit in, if it is a gather."""
-    asking: Mask = trace.named(tuple(PHASES))
+    asking: Mask = trace.named(tuple(PHASE_OF_RANGE))
     for position in innermost_around(trace.events, asking, lanes, at).tolist():
         name = "" if position == NOTHING else trace.name(position)
-        yield next((phase for begin, phase in PHASES.items() if name.startswith(begin)), None)
+        yield next((phase for begin, phase in PHASE_OF_RANGE.items() if name.startswith(begin)), None)
 
 
 def _events(trace: Trace, ranges: Mask, told: dict[int, re.Match[str]], numbers: dict[int, int]) -> Iterator[UnitEvent]:
-    marking = ranges & np.isin(trace.events.name, [name for name, match in told.items() if match["what"] in EVENTS])
+    marking = ranges & np.isin(
+        trace.events.name, [name for name, match in told.items() if match["what"] in FSDP_EVENTS]
+    )
     positions = np.flatnonzero(marking)
     for position, (begin, end) in zip(positions.tolist(), trace.spans(positions), strict=True):
         name = int(trace.events.name[position])
-        mark, phase = EVENTS[told[name]["what"]]
+        mark, phase = FSDP_EVENTS[told[name]["what"]]
         yield UnitEvent(numbers[name], mark, begin, end, phase)
 
 
-# All files of a rank --------------------------------------------------------------------------------------------------
-
-
-def units_of(names: Sequence[UnitName], calls: Sequence[Call]) -> tuple[Unit, ...]:
-    """Return the units of a rank. Nothing tells their parameters; what is gathered in backward was let go before."""
-    again = {call.unit for call in calls if call.role is UnitRole.UNSHARD and call.unit_phase is Phase.BACKWARD}
-    return tuple(
-        Unit(number, kind, name, reshards=number in again if kind is UnitKind.FSDP else None, is_root=name == ROOT)
-        for number, (kind, name) in enumerate(names, start=1)
-    )
+# Stages of pipelines --------------------------------------------------------------------------------------------------
 
 
 STAGE_PREFIX: Final = "PP:"
@@ -182,7 +179,11 @@ def _of_stage(call: Call, told: re.Match[str], turn: int, units: dict[int, int])
     )
 
 
+# Gradients that DDP sent ----------------------------------------------------------------------------------------------
+
+
 REDUCER: Final = 0
+"""The number of the one reducer that such a file shows."""
 
 
 def with_reducer(trace: Trace, backwards: Intervals, found: Sequence[Found]) -> list[Call]:
@@ -193,7 +194,7 @@ def with_reducer(trace: Trace, backwards: Intervals, found: Sequence[Found]) -> 
     by_engine = innermost_around(trace.events, trace.is_node, lanes, at) != NOTHING
     by_engine |= np.isin(lanes, sorted(trace.engine_lanes - {trace.main_lane}))
     native = by_engine & (backward_at(backwards, at) != NOTHING) & trace.has_ddp
-    return [_marked(one.call) if native[k] else one.call for k, one in enumerate(found)]
+    return [_of_reducer(one.call) if native[k] else one.call for k, one in enumerate(found)]
 
 
 def backward_at(backwards: Intervals, at: np.ndarray) -> np.ndarray:
@@ -269,17 +270,29 @@ def _has_one_forward(trace: Trace, backwards: Intervals) -> list[bool]:
     return [count <= 1 for count in np.diff(before, prepend=0).tolist()]
 
 
+def _of_reducer(call: Call) -> Call:
+    if call.op != "all_reduce":
+        return call
+    if call.dtype.startswith(NO_GRADIENT):
+        return dataclasses.replace(call, origin=Origin.UNUSED_PARAMETERS.word)
+    return dataclasses.replace(call, is_native=True, reducer=REDUCER, origin=Origin.GRADIENTS.word)
+
+
+# All files of a rank --------------------------------------------------------------------------------------------------
+
+
+def units_of(names: Sequence[UnitName], calls: Sequence[Call]) -> tuple[Unit, ...]:
+    """Return the units of a rank. Nothing tells their parameters; what is gathered in backward was let go before."""
+    again = {call.unit for call in calls if call.role is UnitRole.UNSHARD and call.unit_phase is Phase.BACKWARD}
+    return tuple(
+        Unit(number, kind, name, reshards=number in again if kind is UnitKind.FSDP else None, is_root=name == ROOT)
+        for number, (kind, name) in enumerate(names, start=1)
+    )
+
+
 def reducers_of(calls: Sequence[Call], kind: str) -> tuple[Reducer, ...]:
     """Return one reducer, without parameters or layouts, if any call belongs to a reducer. `kind`: its wrapper."""
     groups = Counter(call.group for call in calls if call.is_native)
     if not groups:
         return ()
     return (Reducer(REDUCER, kind, "", groups.most_common(1)[0][0], None, (), ()),)
-
-
-def _marked(call: Call) -> Call:
-    if call.op != "all_reduce":
-        return call
-    if call.dtype.startswith(NO_GRADIENT):
-        return dataclasses.replace(call, origin=Origin.UNUSED_PARAMETERS.word)
-    return dataclasses.replace(call, is_native=True, reducer=REDUCER, origin=Origin.GRADIENTS.word)

@@ -1,6 +1,6 @@
-"""Understands one file that torch.profiler wrote: its window, steps, phases, collectives, and serving.
+"""Understands one file that torch.profiler wrote without ddptrace: its window, steps, phases and collectives.
 
-The steps and phases of a loop that only torch.profiler watched:
+Steps and phases are found in what the profiler recorded of the loop:
 
 main     ├ data ┤ ops ops ops ops                  ├ Optimizer.step ┤ ├ data ┤ ops …
 engine                            node node node
@@ -59,17 +59,17 @@ def foreign_window(
 ) -> ForeignWindow:
     """`where` names rank and file in findings."""
     trace = Trace(events.since(zero_unix_ns), rules)
-    on_device, backwards = device_calls(trace), backwards_of(trace)
+    on_device, backwards = device_calls(trace), _backwards_of(trace)
     found = on_device + gloo_calls(trace)
     issued = [] if found else issued_calls(trace)
     launched = in_launch_order(found or issued)
     known = with_origins(trace, backwards, launched, with_reducer(trace, backwards, launched))
     of_fsdp = with_units(trace, launched, until_copied(trace, backwards, known))
     calls, units, unit_events = with_stages(trace, launched, of_fsdp)
-    phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
+    phases = _until_awaited(_phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
-        tuple(steps_of(trace, backwards)),
+        tuple(_steps_of(trace, backwards)),
         tuple(phases),
         tuple(calls),
         _groups(trace),
@@ -77,7 +77,7 @@ def foreign_window(
         _pid(trace),
         trace.main_thread,
         tuple(_findings(trace, where, len(issued))),
-        served_by(trace),
+        _served_by(trace),
         trace.reducer_kind,
         units,
         unit_events,
@@ -156,7 +156,10 @@ def _findings(trace: Trace, where: str, issued: int) -> list[Finding]:
     return [kind(where, message) for applies, kind, message in notes if applies]
 
 
-def steps_of(trace: Trace, backwards: Intervals) -> list[StepMark]:
+# Steps and phases -----------------------------------------------------------------------------------------------------
+
+
+def _steps_of(trace: Trace, backwards: Intervals) -> list[StepMark]:
     """Return the steps of the profiler's own ranges; without any, one step per update, numbered from 0."""
     return _marked(trace) or _updates(trace, backwards)
 
@@ -183,7 +186,7 @@ def _updates(trace: Trace, backwards: Intervals) -> list[StepMark]:
     return [StepMark(k, StepEnd.OPTIMIZER, begin, end) for k, (begin, end) in enumerate(spans) if end > begin]
 
 
-def phases_of(trace: Trace, backwards: Intervals) -> list[PhaseMark]:
+def _phases_of(trace: Trace, backwards: Intervals) -> list[PhaseMark]:
     """Return the phases in time order; backwards are numbered from 0."""
     thread = trace.main_thread
     marks = [PhaseMark(Phase.FORWARD, *span, thread, None) for span in _forwards(trace, backwards)]
@@ -194,7 +197,7 @@ def phases_of(trace: Trace, backwards: Intervals) -> list[PhaseMark]:
     return sorted(marks, key=lambda mark: (mark.begin_at_ns, -mark.end_at_ns))
 
 
-def backwards_of(trace: Trace) -> Intervals:
+def _backwards_of(trace: Trace) -> Intervals:
     """Return stretches of the engine's nodes on any thread that no work of the main thread interrupts. The work of
     DDP's reducer, up to copying a bucket back, belongs to the backward that has begun."""
     events = trace.events
@@ -256,7 +259,7 @@ def _last_before(bounds: Ints, at: int) -> int:
     return int(bounds[k - 1]) if k else -(2**62)
 
 
-def until_awaited(marks: Sequence[PhaseMark], trace: Trace, ends: dict[int, int]) -> list[PhaseMark]:
+def _until_awaited(marks: Sequence[PhaseMark], trace: Trace, ends: dict[int, int]) -> list[PhaseMark]:
     """Extend backwards by what DDP awaits on the host at their end. `ends`: by ordinal, when the last of that ended."""
     nexts = np.sort(np.concatenate((trace.events.begin_ns[trace.main_ops], _loop_begins(trace))))
     found = []
@@ -266,6 +269,9 @@ def until_awaited(marks: Sequence[PhaseMark], trace: Trace, ends: dict[int, int]
         bound = int(nexts[k]) if k < len(nexts) else over
         found.append(dataclasses.replace(mark, end_at_ns=max(mark.end_at_ns, min(over, bound))))
     return found
+
+
+# Engines that serve a model -------------------------------------------------------------------------------------------
 
 
 ENGINES: Final = (
@@ -279,7 +285,7 @@ ENGINES: Final = (
 OF_ENGINES: Final = re.compile("|".join(pattern for _, pattern in ENGINES))
 
 
-def served_by(trace: Trace) -> str:
+def _served_by(trace: Trace) -> str:
     """The engine that serves a model here; empty where a backward or an update was recorded, or no engine is seen."""
     if trace.is_node.any() or trace.named((OPTIMIZER_STEP,)).any():
         return ""

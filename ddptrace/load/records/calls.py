@@ -1,4 +1,4 @@
-"""Reads from records what is known about calls: origin, peer, splits of all-to-alls, and remote calls."""
+"""Reads of calls who wanted them, when they were over, what all-to-alls send to whom, and which were remote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ddptrace.load.records.kept import LONG_AGO
 from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, Row
-from ddptrace.load.tables import Call, PhaseMark, RankRpc, RpcCall, RpcRun, RpcWait
+from ddptrace.load.tables import MOST_RANKS, Call, PhaseMark, RankRpc, RpcCall, RpcRun, RpcWait
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Kind, Origin, Phase, RpcFlag, RpcOp
 
 NO_GRADIENT: Final = ("int", "uint", "bool")
@@ -103,12 +103,12 @@ def known_over_by(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> dict[in
     return found
 
 
-MOST_RANKS: Final = 1 << 20
-"""Of a group; a record that says more is damaged."""
+# What all-to-alls send to whom ----------------------------------------------------------------------------------------
 
 
 def splits_by_call(rows: Iterable[Row]) -> dict[int, tuple[int, ...]]:
-    """Return the bytes by seq, without calls of which a record is missing. `rows`: SPLIT records."""
+    """Return by seq the bytes that a call sends to each rank; calls of which a record is missing are left out. `rows`:
+    SPLIT records."""
     even: dict[int, tuple[int, ...]] = {}
     parts: defaultdict[int, dict[int, int]] = defaultdict(dict)
     sizes: dict[int, int] = {}
@@ -123,6 +123,9 @@ def splits_by_call(rows: Iterable[Row]) -> dict[int, tuple[int, ...]]:
         parts[seq] |= {row[D]: row[B], row[D] + 1: row[C]}
     found = {seq: tuple(parts[seq].get(place, -1) for place in range(ranks)) for seq, ranks in sizes.items()}
     return even | {seq: sent for seq, sent in found.items() if min(sent) >= 0}
+
+
+# Remote calls ---------------------------------------------------------------------------------------------------------
 
 
 def rank_rpc(
@@ -144,22 +147,22 @@ def rank_rpc(
     ops = set(RpcOp)
     let_go_until = max((row[END] for row in rows(Kind.LET_GO)), default=LONG_AGO)
     calls = [
-        _call(row, done.get(row[A]), gradients, text, threads)
+        _rpc_call(row, done.get(row[A]), gradients, text, threads)
         for row in rows(Kind.RPC)
         if row[F] in ops and (row[A] in done or row[BEGIN] > let_go_until)
     ]
-    runs = [_run(row, answers.get(row[C], []), gradients.get(row[C]), text) for row in rows(Kind.RPC_RUN)]
-    known = dict.fromkeys((_id(worker), str(worker.get("name", "?"))) for worker in workers)
+    runs = [_rpc_run(row, answers.get(row[C], []), gradients.get(row[C]), text) for row in rows(Kind.RPC_RUN)]
+    known = dict.fromkeys((_worker_id(worker), str(worker.get("name", "?"))) for worker in workers)
     waits = [RpcWait(row[BEGIN], row[END], threads.get(row[THREAD], 0)) for row in rows(Kind.RPC_WAIT)]
     return RankRpc(tuple(known), tuple(calls), tuple(runs), tuple(waits))
 
 
-def _id(worker: Mapping[str, Any]) -> int:
+def _worker_id(worker: Mapping[str, Any]) -> int:
     said = worker.get("id")
     return said if isinstance(said, int) else -1
 
 
-def _call(
+def _rpc_call(
     row: Row, done: Row | None, gradients: Mapping[int, int], text: Callable[[int], str], threads: Mapping[int, int]
 ) -> RpcCall:
     return RpcCall(
@@ -182,7 +185,7 @@ def _call(
     )
 
 
-def _run(row: Row, answers: Sequence[Row], gradient: int | None, text: Callable[[int], str]) -> RpcRun:
+def _rpc_run(row: Row, answers: Sequence[Row], gradient: int | None, text: Callable[[int], str]) -> RpcRun:
     """A run that raised has two answers: that it raised, and the message that was sent about it."""
     return RpcRun(
         call=row[A] or None,

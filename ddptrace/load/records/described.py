@@ -99,6 +99,9 @@ def _reducer(content: Content, layouts: Mapping[int, list[Layout]]) -> Reducer:
     )
 
 
+# What its host did to it ----------------------------------------------------------------------------------------------
+
+
 Rows = Callable[[Kind], list[Row]]
 
 LATE_NS: Final = 10**9

@@ -1,4 +1,4 @@
-"""Puts a window's events on the run's time, and finds which call each of Gloo's own ranges carried out.
+"""Finds which call each of Gloo's own ranges carried out, once a window's events are on the run's time.
 
     host     launch ├ddptrace#7┤                        ┌ went on (over by)
     backend               ├── gloo:all_reduce ──┬───────┼──────┤
@@ -168,6 +168,9 @@ def _singles(open_pairs: Matches) -> Iterator[tuple[int, int]]:
     yield from ((call, one) for call, one in np.argwhere(alone).tolist())
 
 
+# The ranges of one window ---------------------------------------------------------------------------------------------
+
+
 Links = dict[int, BackendRange]  # by seq
 
 
@@ -276,6 +279,9 @@ def _owners(stamped: Links, window: WindowEvents) -> dict[int, str]:
     for seq, range_ in stamped.items():
         groups.setdefault(range_.lane, set()).add(window.calls[seq].group)
     return {lane: names.pop() for lane, names in groups.items() if len(names) == 1}
+
+
+# A window's events on the run's time ----------------------------------------------------------------------------------
 
 
 OwnRange = tuple[int, int, int]  # begin, end, seq

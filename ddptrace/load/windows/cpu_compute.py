@@ -1,8 +1,8 @@
-"""Finds in a Kineto file when a rank's host computed, and when DDP brought rank 0's buffers.
+"""Finds in a Kineto file when a rank's host computed, in which operators, and when DDP brought rank 0's buffers.
 
-On a device: its kernels that are not communication. On a CPU: the instants at which the innermost operator that runs on
-a training thread is one that computes. (Ranges without children alone would miss most of it: `aten::addmm` computes in
-its own time, beside the few microseconds of the `aten::expand` and `aten::copy_` inside it.)
+A CPU computes at the instants at which the innermost operator that runs on a training thread is one that computes.
+(Ranges without children alone would miss most of it: `aten::addmm` computes in its own time, beside the few
+microseconds of the `aten::expand` and `aten::copy_` inside it.)
 
     evaluate_function: Addmm ├──────────────────────────────┤        engine: its own time is hooks and bookkeeping
       aten::mm                  ├───────────┤
@@ -10,19 +10,19 @@ its own time, beside the few microseconds of the `aten::expand` and `aten::copy_
       c10d::allreduce_                         ├────────┤            communication, with everything inside
     compute                     ├───────────┤
 
-Which operators computed: each once, as a whole.
+Each operator that computes counts once, as a whole:
 
     aten::linear          ├──────────────────────────────┤     all but a little of it is inside another: left out
       aten::addmm           ├──────────────────────────┤       more than half of it is its own: it is the operator
         aten::expand          ├─┤                              inside one that counts
       aten::relu                                         ├─┤
 
-When DDP brought rank 0's buffers to its rank, at the begin of a forward.
+DDP brings rank 0's buffers at the begin of a forward:
 
-thread   DistributedDataParallel.forward  ├─────────────────────────────────────────────────┤
-         flatten, broadcast, unflatten, copy_   ├────┤├──┤├──────┤├┤├┤├┤├┤
-         the model                                                          ├── conv2d ──┤
-buffers                                         |------------------------|
+    thread   DistributedDataParallel.forward  ├─────────────────────────────────────────────────┤
+             flatten, broadcast, unflatten, copy_   ├────┤├──┤├──────┤├┤├┤├┤├┤
+             the model                                                          ├── conv2d ──┤
+    buffers                                         |------------------------|
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ENGINE_RANGE: Final = "autograd::engine::evaluate_function"
 COMPUTE, COMPILED, NOT_COMPUTE, COMMUNICATION, AS_PARENT = range(5)
 """What an instant is whose innermost range this is. COMPILED: a graph's fused kernels, whose waits are operators inside
 it. AS_PARENT: a name without a namespace is an autograd node or a Python function, whose own time may be anything."""
-NONE: Final[Intervals] = np.empty((0, 2), np.int64)
+NO_SPANS: Final[Intervals] = np.empty((0, 2), np.int64)
 
 
 def union(spans: Intervals) -> Intervals:
@@ -105,7 +105,9 @@ def thread_ranges(events: KinetoEvents, training_threads: frozenset[int]) -> lis
 def computing(threads: Sequence[ThreadRanges]) -> Intervals:
     """The instants at which the innermost range of any of the threads computes."""
     return (
-        union(np.concatenate([_innermost_compute(thread) for thread in threads], dtype=np.int64)) if threads else NONE
+        union(np.concatenate([_innermost_compute(thread) for thread in threads], dtype=np.int64))
+        if threads
+        else NO_SPANS
     )
 
 
@@ -153,7 +155,7 @@ def _holds_communication(begins: Ints, ends: Ints, roles: Ints) -> NDArray[np.bo
 
 
 def operator_work(events: KinetoEvents, threads: Sequence[ThreadRanges]) -> OperatorWork:
-    """Of the training threads together. `threads`: as `cpu_compute.thread_ranges` gives them for these events."""
+    """Of the training threads together. `threads`: as `thread_ranges` gives them for these events."""
     chosen = np.concatenate([np.empty(0, np.int64), *(_whole_operators(thread) for thread in threads)])
     chosen = chosen[np.argsort(events.begin_ns[chosen], kind="stable")]
     used, name = np.unique(events.name[chosen], return_inverse=True)
@@ -176,22 +178,25 @@ def _whole_operators(thread: ThreadRanges) -> Ints:
     return found
 
 
+# DDP's broadcasts of buffers ------------------------------------------------------------------------------------------
+
+
 FORWARD: Final = "DistributedDataParallel.forward"
 PACKS: Final = "aten::flatten_dense_tensors"
 BROADCASTS: Final = ("c10d::broadcast_", "nccl:broadcast", "gloo:broadcast")
-OWN: Final = (PACKS, "aten::unflatten_dense_tensors", "aten::copy_", "record_param_comms", *BROADCASTS)
+OF_BROADCAST: Final = (PACKS, "aten::unflatten_dense_tensors", "aten::copy_", "record_param_comms", *BROADCASTS)
 """What the broadcast of buffers consists of, at the top level of a forward."""
 
 
 def buffer_broadcasts(events: KinetoEvents) -> tuple[tuple[int, int], ...]:
-    """Return begin of the first and end of the last operator of each broadcast of buffers, in ns.
+    """Return begin of the first and end of the last operator of each of DDP's broadcasts of buffers, in ns.
 
     The operators must follow each other: a model that broadcasts something itself does other things around it."""
     forwards = _named(events, FORWARD) & of_category(events, Category.OP, Category.ANNOTATION)
     inside = _in_forwards(events, forwards)
     if not inside:
         return ()
-    kinds = [_named(events, *names) for names in (OWN, (PACKS,), BROADCASTS)]
+    kinds = [_named(events, *names) for names in (OF_BROADCAST, (PACKS,), BROADCASTS)]
     found = [_run(events, ops, *(kind[ops] for kind in kinds)) for ops in inside]
     return tuple(span for span in found if span is not None)
 
@@ -211,7 +216,7 @@ def _in_forwards(events: KinetoEvents, forwards: Mask) -> list[Ints]:
 
 
 def _run(events: KinetoEvents, ops: Ints, owned: Mask, packs: Mask, sends: Mask) -> tuple[int, int] | None:
-    """The first run of operators of `OWN` that both packs and broadcasts."""
+    """The first run of operators of `OF_BROADCAST` that both packs and broadcasts."""
     for is_own, run in groupby(range(len(ops)), key=lambda k: bool(owned[k])):
         ks = list(run)
         if is_own and packs[ks].any() and sends[ks].any():

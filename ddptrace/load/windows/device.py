@@ -7,7 +7,7 @@ thread   nn.Module: Linear_0  ├───────────────�
              cudaLaunchKernel       ├────┤  correlation 7
 stream                                       ├──────┤ gemm, correlation 7
 
-How much each piece of device work computed and moved.
+What an operator computes counts for the longest work that it launched:
 
 thread     aten::addmm, 2·m·n·k FLOPs   ├──────────────────────┤
                                           launch 7    launch 8
@@ -92,7 +92,7 @@ class KinetoWork:
             operator,
             self.streams,
             names,
-            counts_of(events, self.position, self.kind, self.launch) if with_scopes else None,
+            _counts_of(events, self.position, self.kind, self.launch) if with_scopes else None,
         )
 
     def _no_scopes(self) -> tuple[Ints, Ints, Ints]:
@@ -178,15 +178,18 @@ def comm_streams(works: KinetoWork) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(stream_name, named)))
 
 
+# How much the work computed and moved ---------------------------------------------------------------------------------
+
+
 NOT_TOLD: Final = -1
 
 
-def counts_of(events: KinetoEvents, position: Ints, kind: NDArray[np.uint8], launch: Ints) -> Counts:
+def _counts_of(events: KinetoEvents, position: Ints, kind: NDArray[np.uint8], launch: Ints) -> Counts:
     """Count the work at these positions of the events. `kind` and `launch` are as in `KinetoWork`."""
-    operators = np.array(list(events.flops), np.int64)
-    told = [events.flops[at] for at in operators.tolist()]
+    counted = np.array(list(events.flops), np.int64)
+    told = [events.flops[at] for at in counted.tolist()]
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(one.dtype for one in told))}
-    owner = _owners(events, operators, np.where(kind == Work.COMPUTE, launch, NOTHING))
+    owner = _owners(events, counted, np.where(kind == Work.COMPUTE, launch, NOTHING))
     operation = np.array([*(one.operation for one in told), Operation.NONE], np.uint8)[owner]
     flops = np.array([*(NOT_TOLD if one.flops is None else one.flops for one in told), NOT_TOLD], np.int64)[owner]
     dtype = np.array([*(NOT_TOLD if one.flops is None else dtypes[one.dtype] for one in told), NOT_TOLD])[owner]
@@ -198,15 +201,15 @@ def counts_of(events: KinetoEvents, position: Ints, kind: NDArray[np.uint8], lau
     return Counts(nbytes, operation, flops, dtype, tuple(dtypes))
 
 
-def _owners(events: KinetoEvents, operators: Ints, launch: Ints) -> Ints:
-    """By work: which of the operators is innermost around its launch, or NOTHING."""
+def _owners(events: KinetoEvents, counted: Ints, launch: Ints) -> Ints:
+    """By work: which of the counted operators is innermost around its launch, or NOTHING."""
     is_counted = np.zeros(len(events.name), np.bool_)
-    is_counted[operators] = True
+    is_counted[counted] = True
     launched = np.flatnonzero(launch != NOTHING)
     launches = launch[launched]
     around = innermost_around(events, is_counted, events.lane[launches], events.begin_ns[launches])
     owner = np.full(len(launch), NOTHING, np.int64)
-    owner[launched] = np.where(around == NOTHING, NOTHING, np.searchsorted(operators, around))
+    owner[launched] = np.where(around == NOTHING, NOTHING, np.searchsorted(counted, around))
     return owner
 
 

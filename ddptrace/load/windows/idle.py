@@ -21,7 +21,7 @@ waited          |-----------|
 gap                         |--------------|
 cause                        sync─────►|op                        as long as it waited, and no longer
 
-What the launching threads did around a device's longest idle gaps, for a picture: bounded, whatever the file holds.
+For a picture of the longest gaps, what the launching threads did around them, bounded, whatever the file holds:
 
 stream   ┤ gemm ├                                   ├ gemm
 gap             |-----------------------------------|
@@ -29,8 +29,8 @@ near     |------|-----------------------------------|------|     the gap and `NE
 thread     ├ aten::to ───────────────┤   ├ aten::mm ──┤          taken whole
               ├ cudaMemcpyAsync ──┤          ├ launch ┤
 
-What held the threads that launch a device's work, beside their own work: calls of the runtime in which the host may
-wait for its device, and the fetching of batches.
+Idle or not, what held the launching threads beside their own work: calls of the runtime in which the host may wait for
+its device, and the fetching of batches.
 
 thread   ├ enumerate(DataLoader) ┤ ├ cudaLaunchKernel ┤ ├ cudaStreamSynchronize ──────┤ ├ cudaMalloc ┤
 cause    DATA                                           SYNCHRONIZE                     ALLOCATE
@@ -100,7 +100,7 @@ def device_idle(events: KinetoEvents, works: KinetoWork, main_lane: int, begin: 
     columns = [np.concatenate(parts) for parts in zip(*found, strict=True)] if found else [np.empty(0, np.int64)] * 6
     order = np.argsort(columns[1], kind="stable")
     gap, starts, stops, cause, name, operator = (column[order] for column in columns)
-    around = around_gaps(events, gaps, lanes)
+    around = _around_gaps(events, gaps, lanes)
     return DeviceIdle(gap, starts, stops, cause.astype(np.uint8), name, operator, gaps, events.names, around)
 
 
@@ -274,14 +274,17 @@ def _outermost(parent: Ints, chosen: Mask) -> Ints:
     return found
 
 
+# What the launching threads did around the longest gaps ---------------------------------------------------------------
+
+
 MOST_GAPS: Final = 50
 NEAR_NS: Final = 200_000
 MOST_RANGES: Final = 20_000
 """Of one window; the longest stay."""
 
 
-def around_gaps(events: KinetoEvents, gaps: Intervals, lanes: Ints) -> HostRanges:
-    """Take operators, annotations and calls of the runtime.
+def _around_gaps(events: KinetoEvents, gaps: Intervals, lanes: Ints) -> HostRanges:
+    """Take operators, annotations and calls of the runtime around the longest gaps.
 
     Args:
         events: One file.
@@ -328,6 +331,9 @@ def _table(events: KinetoEvents, taken: Ints) -> HostRanges:
     )
 
 
+# What held the launching threads --------------------------------------------------------------------------------------
+
+
 FETCH: Final = next(pattern for pattern, cause in AROUND if cause is IdleCause.DATA)
 HOLDING: Final = (IdleCause.SYNCHRONIZE, IdleCause.COPY, IdleCause.ALLOCATE)
 NEVER_WAITS: Final = re.compile(r"Query")
@@ -335,8 +341,8 @@ GRAPH: Final = re.compile(r"GraphLaunch")
 
 
 def host_calls(events: KinetoEvents, works: KinetoWork) -> HostCalls | None:
-    """List such calls of one file, in order of begin; None where no device worked. Launches are left out: they stand
-    beside the work that they launched."""
+    """List what held the launching threads of one file, in order of begin; None where no device worked. Launches are
+    left out: they stand beside the work that they launched."""
     if not len(works.position):
         return None
     launches = np.unique(works.launch[works.launch != NOTHING])

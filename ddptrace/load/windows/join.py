@@ -170,7 +170,7 @@ def join_window(
     opened: tuple[int | None, int | None] = (None, None),
 ) -> Joined:
     """`calls`: all of the rank, with the file's thread ids. `done_threads`: by seq, the system's id of the thread that
-    stamped its completion. `over_by`: see `completion.known_over_by`. `where` names rank and file in findings.
+    stamped its completion. `over_by`: see `calls.known_over_by`. `where` names rank and file in findings.
     `unix_to_at` shifts an array of instants by one offset. `rules`: kernels that communicate, beside those known.
     `opened`: begin and end of the window, None where torch did not tell them."""
     window = WindowEvents.of(events, calls, unix_to_at)
