@@ -1176,7 +1176,7 @@ TRACE_TWICE = FindingKind(
     "trace-twice",
     Chapter.OTHERS,
     "info",
-    "a trace is there both packed and unpacked, and was read once",
+    "a trace is there in several forms, such as packed and unpacked, and was read once",
     "nothing",
 )
 NOT_A_TRACE = FindingKind(

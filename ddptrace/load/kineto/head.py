@@ -55,17 +55,23 @@ class FileHead:
 def identify(path: Path, with_time: bool = False) -> FileHead:
     """Read the head of a file, and its tail where the head names no rank, or `with_time` and no base for its times.
 
-    Raises RunDirectoryError where it cannot be opened or its packing is damaged.
+    Raises RunDirectoryError where it cannot be opened, its packing is damaged, or reading it needs a package that is
+    not installed.
     """
     try:
         return _identified(Source(path), with_time)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read ({error.strerror or error}); is it a whole file?") from error
+    except ImportError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     except NotATrace as error:
         raise RunDirectoryError(f"{path} cannot be read ({error}); record it again or leave it out") from error
 
 
 def _identified(source: Source, with_time: bool) -> FileHead:
+    packets = source.packets()
+    if packets is not None:
+        return _of_perfetto(packets)
     pieces, around = source.pieces(), Surroundings()
     events = _until_events(pieces, around)
     if events is None:
@@ -84,6 +90,13 @@ def _identified(source: Source, with_time: bool) -> FileHead:
         base = 0  # no base anywhere: the times count from the epoch
     first_unix_ns = None if base is None else _first_unix_ns(events, base)
     return FileHead(facts_of(told), first_unix_ns, True, "", base if with_time else None)
+
+
+def _of_perfetto(packets: Iterator[bytes]) -> FileHead:
+    from ddptrace.load.kineto.perfetto import first_unix_ns
+
+    first = first_unix_ns(packets, CATEGORIES)
+    return FileHead(FileFacts(), first, first is not None, "a Perfetto trace without events of torch.profiler", 0)
 
 
 def _until_events(pieces: Iterator[bytes], around: Surroundings) -> bytes | None:
