@@ -36,6 +36,11 @@ MOST_ENDS: Final = 1000  # lists in the tail that are tried
 MOST_FIRST: Final = 1000  # events in the head that are tried
 
 
+LEGACY_PID: Final = "CPU functions"
+LEGACY: Final = (
+    "what EventList.export_chrome_trace writes: it has no categories and no work of a device, and its times count from the"
+    " profiler's start; export the trace by torch.profiler.profile"
+)
 DRAWN: Final = re.compile(rb'"tool":\s*"ddptrace"')  # in the head of our own trace for Perfetto
 
 
@@ -79,8 +84,10 @@ def _identified(source: Source, with_time: bool) -> FileHead:
     if DRAWN.search(around.text):
         return FileHead(FileFacts(), None, False, "a trace that ddptrace wrote: give the files that it was made from")
     is_list = around.text.lstrip()[:1] == b"["
-    if is_list and not any(_has_time(event) for event in _complete_events(events)):
-        return FileHead(FileFacts(), None, False, "a list without events")
+    if is_list:
+        first = next(filter(_has_time, _complete_events(events)), None)
+        if first is None or (first.cat is None and first.pid == LEGACY_PID):
+            return FileHead(FileFacts(), None, False, "a list without events" if first is None else LEGACY)
     told = told_by(around.text if is_list else around.text + b"}") or OutermostKeys()
     is_whole = is_list
     if not is_list and (told.distributed is None or (with_time and told.base is None)):
