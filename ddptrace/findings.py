@@ -1179,6 +1179,13 @@ TRACE_TWICE = FindingKind(
     "a trace is there in several forms, such as packed and unpacked, and was read once",
     "nothing",
 )
+NCCL_LOG_LEFT_OUT = FindingKind(
+    "nccl-log-left-out",
+    Chapter.OTHERS,
+    "info",
+    "logs in the run's folder that may be NCCL's are too large to be read with the run, or cannot be opened",
+    "read them by `ddptrace nccl`",
+)
 NOT_A_TRACE = FindingKind(
     "not-a-trace",
     Chapter.OTHERS,

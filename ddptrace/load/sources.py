@@ -23,8 +23,8 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.load.kineto.head import FileHead, identify
+from ddptrace.load.run_folder import is_searched
 from ddptrace.load.tables import MOST_RANKS
-from ddptrace.schema import ANALYSIS
 
 PACKED: Final = ("", ".gz", ".zst")
 SUFFIXES: Final = tuple(layout + packed for layout in (".json", ".pftrace") for packed in PACKED)
@@ -111,11 +111,6 @@ def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
 
 def _is_around(link: Path, folder: Path) -> bool:
     return link.is_symlink() and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(link))
-
-
-def is_searched(folder: str) -> bool:
-    """Whether, by its name, a folder may hold traces of the user."""
-    return folder != ANALYSIS and not folder.startswith(".")
 
 
 def _is_named_so(name: str) -> bool:

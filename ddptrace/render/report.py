@@ -23,7 +23,7 @@ from ddptrace.render import report_top as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render import units as unit_sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
-from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
+from ddptrace.render.collectives import bandwidth_figure, bandwidth_section, nccl_section
 from ddptrace.render.device import device_figures, time_spent
 from ddptrace.render.device import launches as device_sections
 from ddptrace.render.experts import expert_figure, expert_section
@@ -178,6 +178,7 @@ def wire_body(result: Result, picture: Pictures) -> list[str]:
     return [
         section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
         bandwidth_section(result, picture["bandwidth"]),
+        nccl_section(result.nccl),
         traffic_section(result),
         expert_section(result, picture["experts"]),
         rpc_section(result),

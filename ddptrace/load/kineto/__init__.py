@@ -1,4 +1,4 @@
-"""Kineto files (torch.profiler's own format), whoever wrote them, and Perfetto traces of the same: as columns, exact to the nanosecond.
+"""Kineto files (torch.profiler's own format), whoever wrote them, as columns, exact to the nanosecond.
 
 In: a path. Out: `KinetoEvents`, or only a `FileHead`.
 

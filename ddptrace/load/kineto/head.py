@@ -14,7 +14,7 @@ import msgspec
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.args import REFUSED
 from ddptrace.load.kineto.columns import CATEGORIES, Columns
-from ddptrace.load.kineto.events import FileFacts
+from ddptrace.load.kineto.events import FAR_NS, FileFacts
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import (
     AROUND_NBYTES,
@@ -38,8 +38,8 @@ MOST_FIRST: Final = 1000  # events in the head that are tried
 
 LEGACY_PID: Final = "CPU functions"
 LEGACY: Final = (
-    "what EventList.export_chrome_trace writes: it has no categories and no work of a device, and its times count from the"
-    " profiler's start; export the trace by torch.profiler.profile"
+    "what EventList.export_chrome_trace writes: it has no categories and no work of a device, and its times count from"
+    " the profiler's start; export the trace by torch.profiler.profile"
 )
 DRAWN: Final = re.compile(rb'"tool":\s*"ddptrace"')  # in the head of our own trace for Perfetto
 
@@ -100,9 +100,9 @@ def _identified(source: Source, with_time: bool) -> FileHead:
 
 
 def _of_perfetto(packets: Iterator[bytes]) -> FileHead:
-    from ddptrace.load.kineto.perfetto import first_unix_ns
+    from ddptrace.load.kineto.perfetto import begins
 
-    first = first_unix_ns(packets, CATEGORIES)
+    first = next((at_ns for at_ns in begins(packets, CATEGORIES) if abs(at_ns) < FAR_NS), None)
     return FileHead(FileFacts(), first, first is not None, "a Perfetto trace without events of torch.profiler", 0)
 
 

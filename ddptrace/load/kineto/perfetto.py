@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ddptrace.load.kineto.args import REFUSED
-from ddptrace.load.kineto.events import FAR_NS
 from ddptrace.load.kineto.perfetto_packets import BOOTTIME, Clocks, Packets, text
 
 if TYPE_CHECKING:
@@ -96,14 +94,13 @@ def kineto_text(pieces: Iterable[bytes]) -> Generator[bytes, None, bool]:
     return packets.is_whole
 
 
-def first_unix_ns(pieces: Iterable[bytes], categories: Iterable[str]) -> int | None:
-    """Return when the first slice of one of these categories begins; None where the trace has none."""
+def begins(pieces: Iterable[bytes], categories: Iterable[str]) -> Iterator[int]:
+    """Yield when each slice of these categories begins, in Unix nanoseconds and in the order of the file."""
     trace, known = _Trace(), frozenset(categories)
     for packet in Packets(pieces):
         said = trace.take(packet)
-        if said is not None and said[1].category.lower() in known and abs(said[0]) < FAR_NS:
-            return said[0]
-    return None
+        if said is not None and said[1].category.lower() in known:
+            yield said[0]
 
 
 def _texts(trace: _Trace, packets: Packets) -> Iterator[bytes]:
@@ -160,11 +157,11 @@ class _Writer:
         return _encode({self.key(one): self.value(one) for one in given})
 
 
-def _json(text: str) -> Any:
+def _json(given: str) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except REFUSED:
-        return text
+        return msgspec.json.decode(given)
+    except (msgspec.MsgspecError, RecursionError):
+        return given
 
 
 class _Trace:
