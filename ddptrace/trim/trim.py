@@ -78,7 +78,8 @@ def trim(path: Path, first: int, last: int, output: Path | None = None, progress
     recorded = RecordedSteps.of(path) if is_recorded else RecordedSteps()
     steps, cuts, damage = _cuts(traces, recorded, first, last, progress)
     if not cuts:
-        raise RunDirectoryError(f"{path} has no step from {first} to {last}: {_what_instead(steps)}")
+        asked = f"step {first}" if first == last else f"step from {first} to {last}"
+        raise RunDirectoryError(f"{path} has no {asked}: {_what_instead(steps)}")
     written: list[TrimmedFile] = []
     others: list[Path] = []
     for file in traces.files:
