@@ -29,6 +29,8 @@ from ddptrace.load.tables import MOST_RANKS
 PACKED: Final = ("", ".gz", ".zst")
 SUFFIXES: Final = tuple(layout + packed for layout in (".json", ".pftrace") for packed in PACKED)
 """Of two files that differ in nothing else, the one whose suffix stands first is read."""
+TRIMMED: Final = ".trimmed"
+"""What `ddptrace trim` puts between the name of a file and its suffix."""
 LISTED: Final = 5
 Heads = Mapping[Path, FileHead]
 
@@ -118,10 +120,10 @@ def _is_named_so(name: str) -> bool:
 
 
 def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path]:
-    """Return one file of each trace that is there in several forms, such as plain and packed."""
+    """Return one file of each trace that is there in several forms, such as plain and packed, or whole and trimmed."""
     chosen: dict[Path, Path] = {}
-    for file in sorted(files, key=_form):
-        chosen.setdefault(file.parent / name_and_form(file.name)[0], file)
+    for file in sorted(files, key=_preferred):
+        chosen.setdefault(file.parent / name_and_form(file.name)[0].removesuffix(TRIMMED), file)
     kept = set(chosen.values())
     copies = [file for file in files if file not in kept]
     if copies:
@@ -131,10 +133,10 @@ def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path
     return [file for file in files if file in kept]
 
 
-def _form(file: Path) -> int:
-    """Return the place of a file's form among `SUFFIXES`. A file that a user names may have any other."""
-    _, suffix = name_and_form(file.name)
-    return SUFFIXES.index(suffix.lower()) if suffix else len(SUFFIXES)
+def _preferred(file: Path) -> tuple[bool, int]:
+    """Sort whole files before trimmed ones, and each by form. A file that a user names may have any other form."""
+    stem, suffix = name_and_form(file.name)
+    return stem.endswith(TRIMMED), SUFFIXES.index(suffix.lower()) if suffix else len(SUFFIXES)
 
 
 def name_and_form(name: str) -> tuple[str, str]:

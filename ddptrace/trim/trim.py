@@ -18,12 +18,11 @@ from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.kineto.source import NotATrace
 from ddptrace.load.records.rank_run import Recorded
 from ddptrace.load.run_folder import is_run, open_folder, read_rank
-from ddptrace.load.sources import TraceFiles, find_traces, name_and_form
+from ddptrace.load.sources import TRIMMED, TraceFiles, find_traces, name_and_form
 from ddptrace.load.tables import RankRun, StepMark
 from ddptrace.trim.shorter import Cut, cut_of, shorten
 from ddptrace.units import named
 
-TRIMMED: Final = "trimmed"
 PACKED_JSON: Final = ".json.gz"
 DAMAGE: Final = (TRACE_DAMAGED.code, TRACE_UNREADABLE.code)
 
@@ -122,9 +121,9 @@ def _beside(path: Path) -> Path:
     """Return `trace.trimmed.json.gz` beside a file, `traces.trimmed` beside a folder."""
     real = path.absolute() if path.name else path.resolve()
     if path.is_dir():
-        return real.with_name(f"{real.name}.{TRIMMED}")
+        return real.with_name(f"{real.name}{TRIMMED}")
     stem, suffix = _written_as(real.name)
-    return real.with_name(f"{stem}.{TRIMMED}{suffix}")
+    return real.with_name(f"{stem}{TRIMMED}{suffix}")
 
 
 def _place(source: Path, path: Path, place: Path) -> Path:

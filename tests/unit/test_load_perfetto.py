@@ -284,3 +284,12 @@ def test_a_trace_that_is_there_in_several_forms_is_read_once(tmp_path: Path) -> 
     assert [path.name for file in found.files for path in file.paths] == ["rank-0.json.zst"]
     assert [finding.code for finding in found.findings] == ["trace-twice"]
     assert "rank-0.pftrace" in found.findings[0].message
+
+
+def test_a_trimmed_file_beside_the_whole_one_is_no_further_rank(shared_traces: Path, tmp_path: Path) -> None:
+    source = shared_traces / "odd" / "cpu_only_gloo_rank34.pt.trace.json.gz"
+    (tmp_path / "rank-34.json.gz").write_bytes(source.read_bytes())
+    trimmed = trim(tmp_path / "rank-34.json.gz", 552, 552).place
+    assert [file.paths for file in find_traces([tmp_path]).files] == [(tmp_path / "rank-34.json.gz",)]
+    (tmp_path / "rank-34.json.gz").unlink()
+    assert [file.paths for file in find_traces([tmp_path]).files] == [(trimmed,)]

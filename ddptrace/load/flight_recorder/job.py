@@ -53,7 +53,8 @@ def _check_rank(rank: int, dump: Dump) -> None:
     """Raise DumpError if the dump is of another rank than its name says: a rank is in each of its groups."""
     known = [ranks for _, ranks in dump.groups if ranks]
     if known and not any(rank in ranks for ranks in known):
-        told = named("rank", max(known, key=len))
+        largest = max(known, key=len)
+        told = named("rank", largest)
         raise DumpError(f"its name says rank {rank}, and its groups are of {told}: it may be of another job")
 
 
