@@ -122,7 +122,8 @@ def _choice(text: str, way: str) -> tuple[str, str, int | None]:
     """Algorithm, protocol and number of channels."""
     usual, kernel = ALGORITHM.match(text), KERNEL.match(text)
     if usual is not None:
-        return usual["algorithm"], usual["protocol"], int(usual["high"]) - int(usual["low"]) + 1
+        channels = int(usual["high"]) - int(usual["low"]) + 1
+        return usual["algorithm"], usual["protocol"], channels if channels > 0 else None
     if kernel is not None:
         return f"{way} {kernel['kernel']}".strip(), "", int(kernel["channels"])
     return way or text.strip(), "", None

@@ -123,6 +123,8 @@ def test_damaged_and_odd_lines_cost_only_themselves(tmp_path: Path) -> None:
     cut = inspected()[:-40]
     nonsense = inspected(coll_exec_time_us=-5) + inspected(coll_msg_size_bytes=2**80) + inspected(coll="\x1b[2J")
     (tmp_path / "a.log").write_text(inspected() + nonsense + inspected(coll_busbw_gbs=float("nan")) + cut)
+    (tmp_path / "b.log").write_text(LOG.splitlines()[1].replace("{0..31}", "{3..1}") + "\r\n")
+    assert [row["channels"] for row in table(tmp_path / "b.log")] == [None]
     done = ddptrace_says("nccl", tmp_path)
     assert done.returncode == 0 and "\x1b" not in done.stdout and "Traceback" not in done.stderr
     assert [row["timed"] for row in table(tmp_path) if row["function"] == "AllReduce"] == [1]
