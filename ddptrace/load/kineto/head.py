@@ -74,10 +74,10 @@ def identify(path: Path, with_time: bool = False) -> FileHead:
 
 
 def _identified(source: Source, with_time: bool) -> FileHead:
-    packets = source.packets()
-    if packets is not None:
-        return _of_perfetto(packets)
-    pieces, around = source.pieces(), Surroundings()
+    is_perfetto, pieces = source.content()
+    if is_perfetto:
+        return _of_perfetto(pieces)
+    around = Surroundings()
     events = _until_events(pieces, around)
     if events is None:
         return FileHead(FileFacts(), None, False, _what_instead(around))

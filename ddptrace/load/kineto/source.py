@@ -43,22 +43,14 @@ class Source:
         Raises OSError where the file cannot be read, NotATrace where its packing is damaged, ImportError where reading
         it needs a package that is not installed.
         """
-        begin, unpacked = self._opened()
-        if is_perfetto(begin):
-            yield from self._translated(unpacked)
-        else:
-            yield from unpacked
+        is_translated, unpacked = self.content()
+        yield from self._translated(unpacked) if is_translated else unpacked
 
-    def packets(self) -> Iterator[bytes] | None:
-        """Return the content of a Perfetto trace as it is; None where the file is none. Raises what `pieces` does."""
-        begin, unpacked = self._opened()
-        return unpacked if is_perfetto(begin) else None
-
-    def _opened(self) -> tuple[bytes, Iterator[bytes]]:
-        """Return the begin of the content, and all of it."""
+    def content(self) -> tuple[bool, Iterator[bytes]]:
+        """Return whether the file is a Perfetto trace, and its content as it is. Raises what `pieces` does."""
         unpacked = self._unpacked()
         begin = next(unpacked, b"")
-        return begin, chain((begin,), unpacked)
+        return is_perfetto(begin), chain((begin,), unpacked)
 
     def _translated(self, unpacked: Iterator[bytes]) -> Iterator[bytes]:
         from ddptrace.load.kineto.perfetto import TAIL, kineto_text
