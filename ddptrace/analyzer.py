@@ -14,7 +14,7 @@ from ddptrace.analysis.device.rows import DeviceRow, device_row
 from ddptrace.engine import cores, run_each
 from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import Finding
-from ddptrace.load.run import Plan, RankSource, Reading, load_device, load_rank, open_run, settle
+from ddptrace.load.run import Plan, RankSource, Reading, load_device, load_rank, open_run, settle, told_by_nccl
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def combined(plan: Plan, ranks: Sequence[AnalyzedRank], *, align: bool) -> Resul
     from ddptrace.analysis.analyze import RunHead, combine
 
     world_size, findings = settle(plan, ranks)
-    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, plan.manifest)
+    nccl, found = told_by_nccl(plan.path)
+    about = plan.schema, plan.run_id, plan.zero_unix_ns
+    head = RunHead(*about, world_size, (*findings, *found), plan.manifest, nccl)
     with uncollected():
         return combine(head, [rank.tables for rank in ranks], align=align)
 

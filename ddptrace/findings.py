@@ -1176,8 +1176,15 @@ TRACE_TWICE = FindingKind(
     "trace-twice",
     Chapter.OTHERS,
     "info",
-    "a trace is there both packed and unpacked, and was read once",
+    "a trace is there in several forms, such as packed and unpacked, and was read once",
     "nothing",
+)
+NCCL_LOG_LEFT_OUT = FindingKind(
+    "nccl-log-left-out",
+    Chapter.OTHERS,
+    "info",
+    "logs in the run's folder that may be NCCL's are too large to be read with the run, or cannot be opened",
+    "read them by `ddptrace nccl`",
 )
 NOT_A_TRACE = FindingKind(
     "not-a-trace",

@@ -62,7 +62,7 @@ ALLOWED = {
     "capture": Row(ours("record", "reducer", "dynamo", "own_module"), ("torch",)),
     "record": Row(packages=("numpy",)),
     "load": Row(
-        ours("record"), ("numpy", "msgspec", "isal")
+        ours("record"), ("numpy", "msgspec", "isal"), inside=("perfetto", "google", "backports", "compression")
     ),  # record: its reader, where the layout of a segment is known
     "analysis": Row(
         ours("load.tables", "load.diagnosis.tables"), ("numpy",), inside=("pandas", "polars", "pyarrow", "hta")

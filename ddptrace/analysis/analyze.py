@@ -26,7 +26,7 @@ from ddptrace.analysis.tables.ranks import BlameRow, SuspectRow
 from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
-from ddptrace.load.tables import RankRun, Run
+from ddptrace.load.tables import UNTOLD, NcclTold, RankRun, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class RunHead:
     world_size: int | None  # ranks that took part, None where nobody said
     findings: tuple[Finding, ...]  # of loading
     manifest: Mapping[str, Any] = field(default_factory=dict)  # as rank 0 wrote it
+    nccl: NcclTold = UNTOLD
 
     @property
     def profile_asked(self) -> bool:
@@ -83,7 +84,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     """Put the ranks together, in whatever order they come; rows are sorted by rank, then time. A run without steps,
     without communication or with one rank is no error but a finding. `align`: bring clocks that lie apart on one time
     line."""
-    run = run_view(ranks, align=align)
+    run = run_view(ranks, align=align, nccl=head.nccl)
     blame = blame_of(run.compared)
     facts = [table.facts for table in run.ranks]
     result = Result(

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ddptrace.analysis.buckets.rows import bucket_rows
+from ddptrace.analysis.collectives.nccl import nccl_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.copies import copy_rows
 from ddptrace.analysis.device.idle import idle_rows
@@ -22,7 +23,7 @@ from ddptrace.analysis.steps.breakdown import partial_step_rows, phase_rows, ste
 from ddptrace.analysis.steps.variation import contention_rows, jitter_rows
 from ddptrace.analysis.steps.windows import summarize_windows, window_rows
 from ddptrace.analysis.summary import Summary, summarize
-from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow, NcclRow
 from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
 from ddptrace.analysis.tables.device import (
     Activity,
@@ -161,6 +162,11 @@ class Result:
     copies: Table[CopyRow] = rank_table(
         CopyRow, copy_rows, key=("rank", "step", "name")
     )  # what copies and fills cost, by step
+    nccl: Table[NcclRow] = run_table(
+        NcclRow,
+        lambda run: nccl_rows(run.nccl, chain.from_iterable(rank.collectives for rank in run.ranks)),
+        key=("function", "nbytes", "algorithm", "protocol", "channels"),
+    )  # how NCCL carried out collectives, as its own logs beside the run tell
     units: Table[UnitRow] = rank_table(
         UnitRow, unit_rows, key=("rank", "seq")
     )  # one row per communication of a unit: bucket, FSDP unit, tensor-parallel module, pipeline stage, experts

@@ -17,6 +17,7 @@ from ddptrace.analysis.rpc.rows import rpc_rows
 from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
 from ddptrace.analysis.tables.traffic import RpcRow
+from ddptrace.load.tables import UNTOLD, NcclTold
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,12 @@ class RunView:
     compared: ComparedRanks
     rpcs: tuple[RpcRow, ...]
     pipelines: Pipelines
+    nccl: NcclTold
 
 
-def run_view(ranks: Iterable[RankTables], *, align: bool) -> RunView:
-    """Compare the ranks, in whatever order they come. `align`: bring clocks that lie apart on one time line."""
+def run_view(ranks: Iterable[RankTables], *, align: bool, nccl: NcclTold = UNTOLD) -> RunView:
+    """Compare the ranks, in whatever order they come. `align`: bring clocks that lie apart on one time line. `nccl`:
+    what NCCL itself told."""
     tables = sorted(ranks, key=attrgetter("row.rank"))
     matching = match_ranks([(table.facts, table.collectives, table.steps) for table in tables])
     clocks = clock_rows(tables, matching.rows, align=align)
@@ -42,7 +45,7 @@ def run_view(ranks: Iterable[RankTables], *, align: bool) -> RunView:
     matches, arrivals = arrivals_of(tables, matching.rows, clocks)
     compared = ComparedRanks(tables, matches)
     rpcs = tuple(rpc_rows([table.rpc for table in tables]))
-    return RunView(tuple(tables), matching, clocks, matches, arrivals, compared, rpcs, pipelines(tables))
+    return RunView(tuple(tables), matching, clocks, matches, arrivals, compared, rpcs, pipelines(tables), nccl)
 
 
 def matched_collectives(run: RunView) -> Iterable[CollectiveRow]:

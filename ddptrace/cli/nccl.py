@@ -25,12 +25,12 @@ def nccl(paths: tuple[Path, ...], run: Path | None, as_json: bool) -> None:
     from ddptrace.load.nccl_files import read_files
     from ddptrace.render.collectives import nccl_lines
 
-    found = read_files(paths)
-    rows = nccl_rows(found.choices, found.times, () if run is None else analyze(run).collectives)
+    told, unreadable = read_files(paths)
+    rows = nccl_rows(told, () if run is None else analyze(run).collectives)
     if as_json:
         say_json(rows)
         return
     for line in nccl_lines(rows, run is not None):
         say(line)
-    if found.unreadable:
-        say(f"Cannot be read: {', '.join(found.unreadable)}", err=True)
+    if unreadable:
+        say(f"Cannot be read: {', '.join(unreadable)}", err=True)

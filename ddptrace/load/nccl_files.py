@@ -17,49 +17,68 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from ddptrace.errors import RunDirectoryError, printable
+from ddptrace.findings import NCCL_LOG_LEFT_OUT, Finding
 from ddptrace.load.kineto.args import REFUSED, count
-from ddptrace.load.tables import NcclChoice, NcclTime
+from ddptrace.load.tables import UNTOLD, NcclChoice, NcclTime, NcclTold
 from ddptrace.record.directory import open_regular
 
 LONGEST_LINE: Final = 1 << 20
 """Verbose records of NCCL Inspector, with an event for each channel, take some kB."""
+MOST_NBYTES: Final = 256 << 20
+"""Of all logs that lie in a run's folder: reading these takes some seconds."""
+LISTED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class NcclFiles:
-    """What all files together tell. `unreadable`: files that could not be opened."""
+def read_files(paths: Sequence[Path]) -> tuple[NcclTold, tuple[str, ...]]:
+    """Read files, and all files in folders. Return what they tell, and which of them cannot be opened.
 
-    choices: Counter[NcclChoice]
-    times: tuple[NcclTime, ...]
-    unreadable: tuple[str, ...]
-
-
-def read_files(paths: Sequence[Path]) -> NcclFiles:
-    """Read files, and all files in folders. Raises RunDirectoryError if none of them tells anything of NCCL."""
-    chosen: Counter[NcclChoice] = Counter()
-    timed: list[NcclTime] = []
-    unreadable: list[str] = []
-    for path in _files(paths):
-        try:
-            chosen += _choices_in(_lines(path))
-            timed += _times_in(_lines(path))
-        except OSError as error:
-            unreadable.append(f"{printable(path)} ({error.strerror})")
-    if not chosen and not timed:
+    Raises RunDirectoryError if none of them tells anything of NCCL.
+    """
+    told, unreadable = _read(_files(paths))
+    if told == UNTOLD:
         where = ", ".join(map(printable, paths))
         why = f"; cannot be read: {', '.join(unreadable[:3])}" if unreadable else ""
         raise RunDirectoryError(
             f"{where} tells nothing of NCCL's collectives{why}: give logs of NCCL_DEBUG=INFO with"
             " NCCL_DEBUG_SUBSYS=INIT,TUNING, or files of NCCL Inspector"
         )
-    return NcclFiles(chosen, tuple(timed), tuple(unreadable))
+    return told, unreadable
+
+
+def read_logs(logs: Sequence[Path]) -> tuple[NcclTold, tuple[Finding, ...]]:
+    """Read the logs that lie in the folder of a run, as many as take some seconds. Those of something else tell
+    nothing."""
+    sums = accumulate(path.stat().st_size for path in logs)
+    near = [path for path, total in zip(logs, sums, strict=True) if total <= MOST_NBYTES]
+    told, unreadable = _read(near)
+    left = (*map(printable, logs[len(near) :]), *unreadable)
+    if not left:
+        return told, ()
+    why = "which cannot be opened" if len(near) == len(logs) else f"as all are more than {MOST_NBYTES >> 20} MB"
+    some = ", ".join(left[:LISTED]) + " …" * (len(left) > LISTED)
+    message = f"the table nccl does without these logs, {why}: {some}; `ddptrace nccl LOG --run RUN` reads one alone"
+    return told, (NCCL_LOG_LEFT_OUT("run", message),)
+
+
+def _read(paths: Iterable[Path]) -> tuple[NcclTold, tuple[str, ...]]:
+    """Return what files tell, and which of them cannot be opened."""
+    chosen: Counter[NcclChoice] = Counter()
+    timed: list[NcclTime] = []
+    unreadable: list[str] = []
+    for path in paths:
+        try:
+            chosen += _choices_in(_lines(path))
+            timed += _times_in(_lines(path))
+        except OSError as error:
+            unreadable.append(f"{printable(path)} ({error.strerror})")
+    return NcclTold(chosen, tuple(timed)), tuple(unreadable)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -106,7 +125,8 @@ def _choice(text: str, way: str) -> tuple[str, str, int | None]:
     """Algorithm, protocol and number of channels."""
     usual, kernel = ALGORITHM.match(text), KERNEL.match(text)
     if usual is not None:
-        return usual["algorithm"], usual["protocol"], int(usual["high"]) - int(usual["low"]) + 1
+        channels = int(usual["high"]) - int(usual["low"]) + 1
+        return usual["algorithm"], usual["protocol"], channels if channels > 0 else None
     if kernel is not None:
         return f"{way} {kernel['kernel']}".strip(), "", int(kernel["channels"])
     return way or text.strip(), "", None

@@ -19,13 +19,14 @@ from ddptrace.findings import Finding
 from ddptrace.load.run_folder import (
     RecordedRank,
     is_run,
+    is_searched,
     missing_ranks,
     names_first_attempt,
     open_folder,
     read_rank,
     records_of,
 )
-from ddptrace.load.tables import DeviceWork, LoadedRank, Run
+from ddptrace.load.tables import UNTOLD, DeviceWork, LoadedRank, NcclTold, Run
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META, SCHEMA_VERSION, Kind
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ddptrace.load.windows.comm_kernels import CommRule
 
 LISTED: Final = 3
+LOG: Final = ".log"
 RUN_PARTS: Final = ("rank-", "attempt-")  # a run directory's folders are named so
 
 
@@ -132,6 +134,24 @@ def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
     return tuple(window.device for window in load_rank(source).run.windows if window.device is not None)
 
 
+def told_by_nccl(folder: Path) -> tuple[NcclTold, tuple[Finding, ...]]:
+    """Read the logs of NCCL that lie in the folder of a run, and report those that are left out."""
+    logs = list(_logs(folder))
+    if not logs:
+        return UNTOLD, ()
+    from ddptrace.load.nccl_files import read_logs
+
+    return read_logs(logs)
+
+
+def _logs(folder: Path) -> Iterator[Path]:
+    """Yield the logs in a folder, in the order of their names."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if is_searched(name))
+        logs = (Path(root, name) for name in sorted(names) if name.lower().endswith(LOG))
+        yield from (path for path in logs if path.is_file())
+
+
 class ReadRank(Protocol):
     """What reading a rank has found beside its tables."""
 
@@ -187,8 +207,6 @@ def _refuse_runs(paths: Sequence[Path], runs: Sequence[Path]) -> None:
 
 def runs_in(folder: Path) -> Iterator[Path]:
     """Yield run directories: the folder itself, else those below it."""
-    from ddptrace.load.sources import is_searched
-
     for root, folders, _ in os.walk(folder):
         if any(name.startswith(RUN_PARTS) for name in folders) and is_run(Path(root)):
             folders.clear()

@@ -27,7 +27,7 @@ from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.load.tables import MOST_RANKS, Group, RankRun, Recording
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
-from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
+from ddptrace.schema import ANALYSIS, MANIFEST, META, SCHEMA_VERSION, Kind
 
 FIRST_ATTEMPT = "attempt-0"
 LISTED = 3
@@ -59,6 +59,11 @@ def is_run(path: Path) -> bool:
     """Whether ddptrace.trace wrote it, or part of it."""
     patterns = (MANIFEST, "rank-*/records-*.bin", "attempt-*/rank-*", f"rank-*/{META}", f"{PENDING}*")
     return any(next(path.glob(pattern), None) is not None for pattern in patterns)
+
+
+def is_searched(folder: str) -> bool:
+    """Whether, by its name, a folder may hold files of the user."""
+    return folder != ANALYSIS and not folder.startswith(".")
 
 
 def open_folder(path: Path) -> RunFolder:

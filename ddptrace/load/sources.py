@@ -23,11 +23,14 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.load.kineto.head import FileHead, identify
+from ddptrace.load.run_folder import is_searched
 from ddptrace.load.tables import MOST_RANKS
-from ddptrace.schema import ANALYSIS
 
-PACKED: Final = ".gz"
-SUFFIXES: Final = (".json", ".json" + PACKED)
+PACKED: Final = ("", ".gz", ".zst")
+SUFFIXES: Final = tuple(layout + packed for layout in (".json", ".pftrace") for packed in PACKED)
+"""Of two files that differ in nothing else, the one whose suffix stands first is read."""
+TRIMMED: Final = ".trimmed"
+"""What `ddptrace trim` puts between the name of a file and its suffix."""
 LISTED: Final = 5
 Heads = Mapping[Path, FileHead]
 
@@ -112,24 +115,35 @@ def _is_around(link: Path, folder: Path) -> bool:
     return link.is_symlink() and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(link))
 
 
-def is_searched(folder: str) -> bool:
-    """Whether, by its name, a folder may hold traces of the user."""
-    return folder != ANALYSIS and not folder.startswith(".")
-
-
 def _is_named_so(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path]:
-    """Return the plain file if a trace is there both plain and packed."""
-    plain = set(files)
-    copies = [file for file in files if file.suffix.lower() == PACKED and file.with_suffix("") in plain]
+    """Return one file of each trace that is there in several forms, such as plain and packed, or whole and trimmed."""
+    chosen: dict[Path, Path] = {}
+    for file in sorted(files, key=_preferred):
+        chosen.setdefault(file.parent / name_and_form(file.name)[0].removesuffix(TRIMMED), file)
+    kept = set(chosen.values())
+    copies = [file for file in files if file not in kept]
     if copies:
         names = _some([printable(file.name) for file in copies])
-        message = f"these traces are here both packed and unpacked, and are read once: {names}"
+        message = f"these traces are here in another form, too, which is read instead: {names}"
         findings.append(TRACE_TWICE("run", message))
-    return [file for file in files if file not in copies]
+    return [file for file in files if file in kept]
+
+
+def _preferred(file: Path) -> tuple[bool, int]:
+    """Sort whole files before trimmed ones, and each by form. A file that a user names may have any other form."""
+    stem, suffix = name_and_form(file.name)
+    return stem.endswith(TRIMMED), SUFFIXES.index(suffix.lower()) if suffix else len(SUFFIXES)
+
+
+def name_and_form(name: str) -> tuple[str, str]:
+    """Return a file's name in two parts, the second of which is one of `SUFFIXES`, or empty."""
+    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    stem = name[: len(name) - len(suffix)]
+    return stem, name[len(stem) :]
 
 
 def _traces(files: Iterable[Path], findings: list[Finding]) -> dict[Path, FileHead]:
@@ -153,7 +167,7 @@ def _traces(files: Iterable[Path], findings: list[Finding]) -> dict[Path, FileHe
 
 def _nothing(paths: Sequence[Path], findings: Sequence[Finding]) -> str:
     where = ", ".join(printable(path) for path in paths[:LISTED]) or "nothing"
-    why = "; ".join(finding.message for finding in findings[:LISTED]) or "no .json or .json.gz files"
+    why = "; ".join(finding.message for finding in findings[:LISTED]) or f"no {', '.join(SUFFIXES)} files"
     return (
         f"{where} holds no run of ddptrace.trace and no trace of torch.profiler ({why}); give a run directory, or the"
         " files that export_chrome_trace wrote"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -665,3 +666,14 @@ class NcclTime:
     algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
     source: str  # what timed it: "kernel_gpu", "kernel_cpu", "collective_cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class NcclTold:
+    """What NCCL's own logs and NCCL Inspector tell of a job."""
+
+    choices: Mapping[NcclChoice, int] = field(default_factory=dict)  # how often each was made
+    times: tuple[NcclTime, ...] = ()
+
+
+UNTOLD: Final = NcclTold()

@@ -158,16 +158,65 @@ def point_words(at: SizeTime) -> str:
     return f"{size(at.nbytes)}: {duration(at.median_ns)}, median of {at.count:,}"
 
 
-def nccl_lines(rows: Sequence[NcclRow], with_run: bool) -> Iterator[str]:
-    """`with_run`: bandwidth of a run was asked for."""
+NCCL_TITLE: Final = "How NCCL carried out collectives"
+MOST_IN_SUMMARY: Final = 8
+MOST_IN_REPORT: Final = 40
+SUB: Final = (
+    "As NCCL's own logs (chosen: lines that say so) and NCCL Inspector (timed: collectives of all ranks, whatever their"
+    " algorithm) tell. Size: as NCCL counts, of an AllGather and a ReduceScatter one rank's part."
+)
+NCCL_HEADS: Final = (
+    ("function", "words"), ("size", ""), ("algorithm", "words"), ("protocol", "words"), ("channels", ""),
+    ("chosen", ""), ("timed", ""), ("mean ms", ""), ("busbw", ""), ("in the run", ""),
+)  # fmt: skip
+
+
+def nccl_of_run(rows: Sequence[NcclRow]) -> Iterator[str]:
+    """What the summary of a run says of the collectives that took most time, else of those that are most frequent."""
+    if rows:
+        yield NCCL_TITLE
+        for line in nccl_lines(costliest(rows), with_run=True, most=MOST_IN_SUMMARY):
+            yield f"  {line}"
+
+
+def nccl_section(rows: Sequence[NcclRow]) -> str:
+    """The report's table of the collectives that took most time, else of those that are most frequent."""
+    if not rows:
+        return ""
+    some = f" The first {MOST_IN_REPORT} of {len(rows):,}." if len(rows) > MOST_IN_REPORT else ""
+    return section(NCCL_TITLE, SUB + some, table(NCCL_HEADS, map(_cells, costliest(rows)[:MOST_IN_REPORT])))
+
+
+def _cells(row: NcclRow) -> list[str]:
+    return [
+        label(row.function),
+        size(row.nbytes),
+        label(row.algorithm or NOT_MEASURED),
+        label(row.protocol or NOT_MEASURED),
+        NOT_MEASURED if row.channels is None else f"{row.channels}",
+        f"{row.chosen or NOT_MEASURED}",
+        f"{row.timed or NOT_MEASURED}",
+        millis(row.mean_ns),
+        rate(row.busbw_bytes_per_s),
+        rate(row.run_busbw_bytes_per_s),
+    ]
+
+
+def costliest(rows: Sequence[NcclRow]) -> list[NcclRow]:
+    """Put those first that took most time, else those that are most frequent."""
+    return sorted(rows, key=lambda row: (-row.timed * (row.mean_ns or 0), -row.chosen))
+
+
+def nccl_lines(rows: Sequence[NcclRow], with_run: bool, most: int = MOST_NCCL_ROWS) -> Iterator[str]:
+    """`with_run`: bandwidth of a run was asked for. `most`: rows to show."""
     yield (
         f"{'function':<14} {'size':>8}  {'algorithm':<18} {'protocol':<8} {'channels':>8} {'chosen':>7} {'timed':>7}"
         f" {'mean ms':>8} {'busbw':>9}{'  in the run' * with_run}"
     )
-    for row in rows[:MOST_NCCL_ROWS]:
+    for row in rows[:most]:
         yield _nccl_line(row, with_run)
-    if len(rows) > MOST_NCCL_ROWS:
-        yield f"and {len(rows) - MOST_NCCL_ROWS} more; --json has all"
+    if len(rows) > most:
+        yield f"and {len(rows) - most} more; --json has all"
     yield ""
     yield "chosen: lines of the logs; timed: collectives of all ranks, by NCCL Inspector, whatever their algorithm"
     if any(row.function in ("AllGather", "ReduceScatter") for row in rows):

@@ -21,7 +21,7 @@ from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.findings import Finding, FindingKind, gravest_first
 from ddptrace.render import report_top, units
 from ddptrace.render.buckets import TYPICAL, bucket_table
-from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
+from ddptrace.render.collectives import bandwidth_figure, bandwidth_section, nccl_section
 from ddptrace.render.device import device_figures, launches, time_spent
 from ddptrace.render.experts import expert_figure, expert_section
 from ddptrace.render.figure import Figure, buckets_figure, parts_figure, phases_figure
@@ -178,6 +178,7 @@ def wire_body(result: Result, picture: Pictures) -> list[str]:
     return [
         section("Collectives", launches.collective_sub(result), launches.collective_table(result)),
         bandwidth_section(result, picture["bandwidth"]),
+        nccl_section(result.nccl),
         traffic_section(result),
         expert_section(result, picture["experts"]),
         rpc_section(result),

@@ -14,6 +14,7 @@ from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary
 from ddptrace.analysis.units.digest import units
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
+from ddptrace.render.collectives import nccl_of_run
 from ddptrace.render.device.launches import collective_lines, device_lines, scope_lines
 from ddptrace.render.device.time_spent import copy_lines, idle_lines, kernel_lines
 from ddptrace.render.experts import expert_lines
@@ -76,6 +77,7 @@ def summary_text(result: Result) -> str:
         list(idle_lines(result)),
         list(copy_lines(result)),
         list(collective_lines(result)),
+        list(nccl_of_run(result.nccl)),
         list(rpc_lines(result)),
         list(kernel_lines(result)),
         list(scope_lines(result)),

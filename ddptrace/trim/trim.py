@@ -18,12 +18,12 @@ from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.kineto.source import NotATrace
 from ddptrace.load.records.rank_run import Recorded
 from ddptrace.load.run_folder import is_run, open_folder, read_rank
-from ddptrace.load.sources import PACKED, TraceFiles, find_traces
+from ddptrace.load.sources import TRIMMED, TraceFiles, find_traces, name_and_form
 from ddptrace.load.tables import RankRun, StepMark
 from ddptrace.trim.shorter import Cut, cut_of, shorten
 from ddptrace.units import named
 
-TRIMMED: Final = "trimmed"
+PACKED_JSON: Final = ".json.gz"
 DAMAGE: Final = (TRACE_DAMAGED.code, TRACE_UNREADABLE.code)
 
 
@@ -77,7 +77,8 @@ def trim(path: Path, first: int, last: int, output: Path | None = None, progress
     recorded = RecordedSteps.of(path) if is_recorded else RecordedSteps()
     steps, cuts, damage = _cuts(traces, recorded, first, last, progress)
     if not cuts:
-        raise RunDirectoryError(f"{path} has no step from {first} to {last}: {_what_instead(steps)}")
+        asked = f"step {first}" if first == last else f"step from {first} to {last}"
+        raise RunDirectoryError(f"{path} has no {asked}: {_what_instead(steps)}")
     written: list[TrimmedFile] = []
     others: list[Path] = []
     for file in traces.files:
@@ -120,13 +121,21 @@ def _beside(path: Path) -> Path:
     """Return `trace.trimmed.json.gz` beside a file, `traces.trimmed` beside a folder."""
     real = path.absolute() if path.name else path.resolve()
     if path.is_dir():
-        return real.with_name(f"{real.name}.{TRIMMED}")
-    stem = real.name.removesuffix(PACKED).removesuffix(".json")
-    return real.with_name(f"{stem}.{TRIMMED}{real.name[len(stem) :]}")
+        return real.with_name(f"{real.name}{TRIMMED}")
+    stem, suffix = _written_as(real.name)
+    return real.with_name(f"{stem}{TRIMMED}{suffix}")
 
 
 def _place(source: Path, path: Path, place: Path) -> Path:
-    return place / source.relative_to(path) if path.is_dir() else place
+    if not path.is_dir():
+        return place
+    return place / source.relative_to(path).with_name("".join(_written_as(source.name)))
+
+
+def _written_as(name: str) -> tuple[str, str]:
+    """Return a file's name in two parts, the second for the form that it is written in."""
+    stem, suffix = name_and_form(name)
+    return stem, suffix if suffix.lower() in (".json", PACKED_JSON) else PACKED_JSON
 
 
 def _cuts(

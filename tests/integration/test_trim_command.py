@@ -157,7 +157,7 @@ def test_around_a_bucket_is_the_step_that_exposes_it_most(tmp_path: Path, shared
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--steps", "20"], "has no step from 20 to 20: it has steps 7, 8 and 9"),
+        (["--steps", "20"], "has no step 20: it has steps 7, 8 and 9"),
         (["--steps", "9..7"], "'9..7' is no range of steps; give one as 10, or several as 10..12"),
         (["--steps", "-1"], "'-1' is no range of steps"),
         ([], "give either --steps 10..12 or --around bucket 7"),

@@ -19,13 +19,15 @@ SLOWDOWN = Slowdown(3, 150, 100)
 
 
 class Rank:
-    def __init__(self, rank: int, size: int, store: Any, step: int = 40, step_ns: int = 10**8) -> None:
+    def __init__(
+        self, rank: int, size: int, store: Any, step: int = 40, step_ns: int = 10**8, last_ns: int = 10**8
+    ) -> None:
         self.decided: list[Agreed] = []
         self.failures: list[str] = []
         self.step = step
         self.same = SameSteps(
             "trace",
-            lambda: Place(self.step, step_ns),
+            lambda: Place(self.step, step_ns, last_ns),
             self.decided.append,
             self.failures.append,
             lambda: Group(rank, size, store),
@@ -69,6 +71,18 @@ def test_ranks_that_wish_at_the_same_time_agree_on_one_window() -> None:
         ranks[2].same.want(ranks[2].wish)
         wait_for(lambda: all(rank.same.due for rank in ranks))
         assert ranks[2].decided == [ranks[0].same.due]
+
+
+@pytest.mark.parametrize(("request_id", "ahead"), [("", 2), ("asked", 30)])
+def test_a_slowdown_opens_a_window_soon_and_a_request_one_that_usual_steps_do_not_pass(
+    request_id: str, ahead: int
+) -> None:
+    store = HashStore()
+    ranks = [Rank(rank, 2, store, step_ns=10_100_000, last_ns=160_000_000) for rank in range(2)]
+    with started(ranks):
+        ranks[1].same.want(Wish(40, 3, request_id, None if request_id else SLOWDOWN))
+        wait_for(lambda: all(rank.same.due for rank in ranks))
+        assert {rank.same.due.begin for rank in ranks if rank.same.due is not None} == {40 + AHEAD_STEPS + ahead}
 
 
 def test_a_rank_that_is_far_ahead_is_not_asked_to_go_back() -> None:

@@ -120,7 +120,7 @@ def test_on_nccl_a_retired_call_without_an_end_has_timed_out(tmp_path: Path) -> 
 
 
 def test_the_other_side_of_a_message_is_a_global_rank(tmp_path: Path) -> None:
-    config = {"9": {"name": "9", "desc": "PIPELINE", "ranks": "[4, 8, 12]"}}
+    config = {"9": {"name": "9", "desc": "PIPELINE", "ranks": "[0, 8, 12]"}}
     message = entry(0, "nccl:recv 1<-2", p2p_seq_id=5, is_p2p=True, process_group=("9", "PIPELINE"))
     pending = rank_of(tmp_path, message, pg_config=config).pending
     assert pending is not None and (pending.op, pending.peer, pending.turn) == ("recv", 12, 5)
@@ -237,3 +237,20 @@ def test_the_program_s_line_is_the_innermost_that_is_not_torch_s(
 def test_frames_that_are_none_have_no_line() -> None:
     odd: list[Any] = [None, 3, {"filename": 5}, frame("/w/a.py", name="g") | {"line": None}]
     assert lines_of(odd) == ("w/a.py:0 in g", None) and lines_of("text") == (None, None)
+
+
+def test_a_file_of_another_jobs_rank_is_left_out_and_counts_no_ranks(tmp_path: Path) -> None:
+    write(stopped_by({}).dumps(), tmp_path)
+    (tmp_path / "nccl_trace_rank_99999").write_bytes((tmp_path / "nccl_trace_rank_0").read_bytes())
+    job = read_dumps(tmp_path)
+    assert job is not None and job.world_size == 16 and [rank.rank for rank in job.ranks] == list(range(16))
+    assert "its name says rank 99999, and its groups are of ranks 0 to 15" in job.doubts[99999][0].message
+
+
+def test_an_empty_file_beside_dumps_is_one_that_a_rank_began_to_write(tmp_path: Path) -> None:
+    write({0: dump(entry())}, tmp_path)
+    for name in ("nccl_trace_rank_1", "stdout_1"):
+        (tmp_path / name).touch()
+    job = read_dumps(tmp_path)
+    assert job is not None and list(job.doubts) == [1]
+    assert "it is empty" in job.doubts[1][0].message

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.reader import read_kineto
+from ddptrace.load.sources import find_traces
 from ddptrace.load.windows.cpu_compute import operator_work, thread_ranges
 
 Ops = list[tuple[str, int, int]]
@@ -84,3 +86,13 @@ def test_a_real_window_shows_each_product_once(tmp_path: Path) -> None:
     assert Counter(name for name, _, _ in found)["aten::addmm"] == 5
     assert "aten::linear" not in {name for name, _, _ in found}
     assert all(end <= begin for (_, _, end), (_, begin, _) in itertools.pairwise(found))
+
+
+def test_the_list_that_prof_events_exports_is_left_out_in_a_sentence(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        torch.ones(3) + 1
+    events = profiler.events()
+    assert events is not None
+    events.export_chrome_trace(str(tmp_path / "rank-0.json"))
+    with pytest.raises(RunDirectoryError, match=r"rank-0.json is what EventList.export_chrome_trace writes: it has no"):
+        find_traces([tmp_path])

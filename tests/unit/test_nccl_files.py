@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from foreign_files import kernel, launch, op, said, write
 
+import ddptrace
 from tests.command_line import ddptrace_says
 
 LOG = """\
@@ -76,11 +77,16 @@ def test_messages_and_verbose_records_count_too(tmp_path: Path) -> None:
     ]
 
 
-def test_the_bandwidth_of_a_run_stands_beside(tmp_path: Path) -> None:
+def gathering(folder: Path) -> Path:
+    """A profiler file of one all-gather."""
     args = {"Collective name": "_allgather_base", "Group size": 4, "dtype": "Float", "In msg nelems": 1024}
     gather = kernel("ncclDevKernel_AllGather", 1, 10, 20, **args, **{"Out msg nelems": 4096})
     events = [said("ProfilerStep#1", 0, 50), op("aten::mm", 1, 5), launch(1, 6, 7), gather]
-    run = write(tmp_path / "run" / "rank-0.json", events)
+    return write(folder / "rank-0.json", events)
+
+
+def test_the_bandwidth_of_a_run_stands_beside(tmp_path: Path) -> None:
+    run = gathering(tmp_path / "run")
     (tmp_path / "nccl.log").write_text(LOG)
     by_function = {row["function"]: row for row in table(tmp_path / "nccl.log", "--run", run)}
     assert by_function["AllGather"]["run_busbw_bytes_per_s"] == pytest.approx(16384 / 10e-6 * 3 / 4)
@@ -117,6 +123,49 @@ def test_damaged_and_odd_lines_cost_only_themselves(tmp_path: Path) -> None:
     cut = inspected()[:-40]
     nonsense = inspected(coll_exec_time_us=-5) + inspected(coll_msg_size_bytes=2**80) + inspected(coll="\x1b[2J")
     (tmp_path / "a.log").write_text(inspected() + nonsense + inspected(coll_busbw_gbs=float("nan")) + cut)
+    (tmp_path / "b.log").write_text(LOG.splitlines()[1].replace("{0..31}", "{3..1}") + "\r\n")
+    assert [row["channels"] for row in table(tmp_path / "b.log")] == [None]
     done = ddptrace_says("nccl", tmp_path)
     assert done.returncode == 0 and "\x1b" not in done.stdout and "Traceback" not in done.stderr
     assert [row["timed"] for row in table(tmp_path) if row["function"] == "AllReduce"] == [1]
+
+
+def test_logs_in_the_folder_of_a_run_are_shown_with_the_run(tmp_path: Path) -> None:
+    gathering(tmp_path)
+    for folder in ("nccl", "analysis", ".hidden"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "node-01-631871.log").write_text(LOG + inspected())
+    (tmp_path / "train.log").write_text("step 3 loss 0.12\n")
+    result = ddptrace.analyze(tmp_path)
+    rows = {(row.function, row.algorithm): row for row in result.nccl}
+    assert len(rows) == 3 and rows["AllReduce", "RING"].chosen == 2 and rows["AllReduce", "RING"].timed == 1
+    assert rows["AllGather", "Symmetric AllGather_LL"].run_busbw_bytes_per_s == pytest.approx(16384 / 10e-6 * 3 / 4)
+    assert result.to_json_dict()["nccl"][0]["function"] == "AllGather"
+    assert "nccl-log-left-out" not in {finding.code for finding in result.findings}
+    done = ddptrace_says("analyze", tmp_path)
+    line = next(line for line in done.stdout.splitlines() if "TREE" in line)
+    assert line.split() == ["AllReduce", "33.6", "MB", "TREE", "LL128", "16", "1", "1", "0.20", "294", "GB/s", "-"]
+    report = (tmp_path / "analysis" / "report.html").read_text()
+    assert "How NCCL carried out collectives" in report and "LL128" in report
+
+
+def test_a_run_without_such_logs_has_no_such_table(tmp_path: Path) -> None:
+    gathering(tmp_path)
+    (tmp_path / "train.log").write_text("step 3 loss 0.12\n")
+    (tmp_path / "pipe.log").symlink_to("/dev/zero")
+    done = ddptrace_says("analyze", tmp_path, "--no-trace")
+    assert done.returncode == 0 and "How NCCL" not in done.stdout
+    assert "How NCCL" not in (tmp_path / "analysis" / "report.html").read_text()
+
+
+def test_logs_that_are_too_large_to_be_read_with_the_run_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathering(tmp_path)
+    for number in range(3):
+        (tmp_path / f"node-{number}.log").write_text(inspected())
+    monkeypatch.setattr("ddptrace.load.nccl_files.MOST_NBYTES", 2 * len(inspected()))
+    result = ddptrace.analyze(tmp_path)
+    assert [row.timed for row in result.nccl] == [2]
+    (finding,) = (finding for finding in result.findings if finding.code == "nccl-log-left-out")
+    assert "node-2.log" in finding.message and "node-1.log" not in finding.message

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from ddptrace.analysis.tables.collectives import CollectiveRow, NcclRow
-from ddptrace.load.tables import NcclChoice, NcclTime
+from ddptrace.load.tables import NcclChoice, NcclTime, NcclTold
 from ddptrace.ops import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -42,20 +42,17 @@ BY_PART: Final = (ALL_GATHER, REDUCE_SCATTER)
 Key = tuple[str, int]
 
 
-def nccl_rows(
-    choices: Mapping[NcclChoice, int], times: Sequence[NcclTime], run: Iterable[CollectiveRow] = ()
-) -> list[NcclRow]:
-    """Return the table, by function and size. `choices`: how often each was made. `run`: collectives of a run of the
-    same job, whose bandwidth stands beside."""
+def nccl_rows(told: NcclTold, run: Iterable[CollectiveRow] = ()) -> list[NcclRow]:
+    """Return the table, by function and size. `run`: collectives of the same job, whose bandwidth stands beside."""
     chosen: dict[Key, list[NcclChoice]] = defaultdict(list)
-    for choice in choices:
+    for choice in told.choices:
         chosen[choice.function, choice.nbytes].append(choice)
     timed: dict[Key, list[NcclTime]] = defaultdict(list)
-    for time in times:
+    for time in told.times:
         timed[time.function, time.nbytes].append(time)
-    rates = _rates(run)
     keys = sorted(chosen.keys() | timed.keys())
-    return [row for key in keys for row in _rows(key, chosen[key], choices, timed[key], rates.get(key))]
+    rates = _rates(run) if keys else {}
+    return [row for key in keys for row in _rows(key, chosen[key], told.choices, timed[key], rates.get(key))]
 
 
 def _rows(

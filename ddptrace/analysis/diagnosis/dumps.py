@@ -18,7 +18,7 @@ from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankS
 from ddptrace.ops import family_of
 from ddptrace.units import named
 
-NO_DUMP: Final = "it left no dump here"
+NO_DUMP: Final = "no dump was found here"
 UNREAD: Final = "its dump cannot be read"
 DUMPED: Final = "dumped"
 COMPARED: Final = 10_000

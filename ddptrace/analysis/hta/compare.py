@@ -25,8 +25,10 @@ from numpy.typing import NDArray
 from ddptrace.analysis.hta.rules import NO_FIGURES, OTHER_KIND, Explained, Figures, FileTimes, Reading, Strays, explain
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.result import Result
-from ddptrace.errors import DdptraceError
+from ddptrace.errors import DdptraceError, printable
 from ddptrace.load.tables import DeviceWork, Work
+
+NOT_FOR_HTA: Final = (".pftrace", ".pftrace.gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def _named_for_hta(files: Mapping[int, Path], folder: Path) -> dict[int, str]:
     """HTA takes only names that end in `.json` or `.gz`, in small letters; others get a link that does."""
     named = {}
     for rank, path in sorted(files.items()):
+        if path.name.lower().endswith(NOT_FOR_HTA):
+            raise DdptraceError(f"HTA reads JSON, plain or packed by gzip, and {printable(path)} is neither")
         suffix = ".json.gz" if path.name.lower().endswith(".gz") else ".json"
         link = folder / f"rank-{rank}{suffix}"
         link.symlink_to(path.resolve())

@@ -92,10 +92,16 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is: the step that it is in, and the length of its faster steps in ns, 0 if unknown."""
+    """Where a rank is: the step that it is in, and the length in ns of its faster steps, and of the fastest of its last
+    ones; 0 if unknown."""
 
     step: int
     step_ns: int
+    last_ns: int
+
+    def next_ns(self, wish: Wish) -> int:
+        """How long its next steps take, at least. A slowdown lasts, or else a window comes too late in any case."""
+        return self.last_ns if wish.slowdown is not None else self.step_ns
 
 
 class SameSteps:
@@ -221,12 +227,12 @@ class SameSteps:
             return
         names = [f"{key}/place/{rank}" for rank in range(group.size)]
         places = [Place(**json.loads(store.get(name))) for name in names if store.check([name])]
-        agreed = Agreed(wish, _begin([*places, self._place()], group.size), confirmed, group.size)
+        agreed = Agreed(wish, _begin(wish, [*places, self._place()], group.size), confirmed, group.size)
         store.set(f"{key}/agreed", json.dumps(asdict(agreed)))
         self._decided(agreed)
 
     def _decide_alone(self, wish: Wish) -> None:
-        agreed = Agreed(wish, _begin([self._place()], 1), 1, 1)
+        agreed = Agreed(wish, _begin(wish, [self._place()], 1), 1, 1)
         self._agree(agreed)
         self._decided(agreed)
 
@@ -244,10 +250,10 @@ def _near_s(size: int) -> float:
     return max(NEAR_LOOK_S, size / NEAR_LOOKS_PER_S)
 
 
-def _begin(places: list[Place], size: int) -> int:
+def _begin(wish: Wish, places: list[Place], size: int) -> int:
     """Return the first step of a window that no rank reaches before it has looked."""
     ahead_s = AHEAD_LOOKS * _near_s(size) if size > 1 else 0
-    fastest_ns = min((place.step_ns for place in places if place.step_ns), default=0)
+    fastest_ns = min(filter(None, (place.next_ns(wish) for place in places)), default=0)
     ahead = math.ceil(ahead_s * 1e9 / fastest_ns) if fastest_ns else 0
     return max(place.step for place in places) + AHEAD_STEPS + ahead
 

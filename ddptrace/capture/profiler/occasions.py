@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch.autograd.profiler as autograd_profiler
 from torch.profiler import schedule
 
-from ddptrace.capture.profiler.next_window import Agreed, Place, SameSteps, SlowSteps, Wish
+from ddptrace.capture.profiler.next_window import LEAST_IN_A_ROW, Agreed, Place, SameSteps, SlowSteps, Wish
 from ddptrace.findings import STEPS_SLOWER, WINDOW_ASKED, WINDOW_MISSED
 from ddptrace.record import Recorder
 from ddptrace.record.directory import read_json, write_json
@@ -98,8 +98,11 @@ class Occasions:
         return self._slow is None or window.wish.slowdown is None or self._slow.includes(self._rank() or 0)
 
     def _place(self) -> Place:
-        lengths = sorted(filter(None, self._lengths.copy()))
-        return Place(max(self._steps, self._busy_until), lengths[len(lengths) // 4] if lengths else 0)
+        ended, copy = self._steps, self._lengths.copy()
+        lengths = sorted(filter(None, copy))
+        last = [copy[step % LAST_STEPS] for step in range(max(ended - LEAST_IN_A_ROW, 0), ended)]
+        usual_ns = lengths[len(lengths) // 4] if lengths else 0
+        return Place(max(ended, self._busy_until), usual_ns, min(last, default=0))
 
     def _tell_missed(self, why: str) -> None:
         self._recorder.note(WINDOW_MISSED, f"this rank opened no profiler window: {why}")

@@ -87,6 +87,8 @@ def read_dump(path: Path) -> Dump:
 
 
 def _content(data: bytes) -> Any:
+    if not data:
+        raise DumpError("it is empty: the rank ended before it wrote the dump")
     try:
         return msgspec.json.decode(data) if data.lstrip()[:1] == b"{" else plain_value(data)
     except PickleRefusedError as error:

@@ -1,7 +1,8 @@
 """Finds the Flight Recorder dumps of a job, and reads the last that its ranks did.
 
 A dump does not say of which rank it is: only its name does. `nccl_trace_rank_12`, `_dump_12`,
-`comm_lib_trace_rank_12.json`: any name that ends in the rank counts, of a file that begins as a dump does.
+`comm_lib_trace_rank_12.json`: any name that ends in the rank counts, of a file that begins as a dump does. An empty
+file of such a name is one that a rank began to write.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ddptrace.load.flight_recorder.dump import Dump, DumpedGroup, DumpError, Gro
 from ddptrace.load.tables import MOST_RANKS
 from ddptrace.ops import family_of
 from ddptrace.record.directory import open_regular
+from ddptrace.units import named
 
 WORLD: Final = ("0", "default_pg")
 """The name of the group of all ranks, or its label."""
@@ -35,7 +37,9 @@ def read_dumps(folder: Path) -> JobState | None:
     dumps, doubts = dict[int, Dump](), dict[int, tuple[Finding, ...]]()
     for rank, path in paths.items():
         try:
-            dumps[rank] = read_dump(path)
+            dump = read_dump(path)
+            _check_rank(rank, dump)
+            dumps[rank] = dump
         except DumpError as error:
             doubts[rank] = (DAMAGED(f"rank {rank}", f"{printable(path.name)} was left out: {error}"),)
     if not dumps:
@@ -44,11 +48,20 @@ def read_dumps(folder: Path) -> JobState | None:
     return _job(dumps, doubts)
 
 
+def _check_rank(rank: int, dump: Dump) -> None:
+    """Raise DumpError if the dump is of another rank than its name says: a rank is in each of its groups."""
+    known = [ranks for _, ranks in dump.groups if ranks]
+    if known and not any(rank in ranks for ranks in known):
+        largest = max(known, key=len)
+        told = named("rank", largest)
+        raise DumpError(f"its name says rank {rank}, and its groups are of {told}: it may be of another job")
+
+
 def _job(dumps: Mapping[int, Dump], doubts: Mapping[int, tuple[Finding, ...]]) -> JobState:
     members, messaging = _members(dumps, doubts), _messaging(dumps.values())
     ranks = tuple(_rank(rank, dump, members, messaging) for rank, dump in dumps.items())
     told = {rank for group in members.values() for rank in group}
-    world_size = max((*told, *dumps, *doubts)) + 1
+    world_size = max(told or (*dumps, *doubts)) + 1
     newest_ns = max(one.last_at_ns for one in ranks)
     return JobState(ranks, world_size, newest_ns, 0, doubts=doubts, dumped=True)
 
@@ -146,19 +159,29 @@ def find_dumps(folder: Path) -> dict[int, Path]:
 
 def _by_prefix(paths: Iterable[Path]) -> Mapping[str, dict[int, list[Path]]]:
     found: dict[str, dict[int, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    empty: list[tuple[str, int, Path]] = []
     for path in sorted(paths):
         named = NAME.fullmatch(path.name)
-        if named is not None and int(named["rank"]) < MOST_RANKS and _begins_as_dump(path):
-            found[named["prefix"]][int(named["rank"])].append(path)
+        if named is None or int(named["rank"]) >= MOST_RANKS:
+            continue
+        prefix, rank, begin = named["prefix"], int(named["rank"]), _begin(path)
+        if begin == b"":
+            empty.append((prefix, rank, path))
+        elif begin is not None and BEGINS.match(begin):
+            found[prefix][rank].append(path)
+    for prefix, rank, path in empty:
+        if prefix in found and rank not in found[prefix]:
+            found[prefix][rank].append(path)
     return found
 
 
-def _begins_as_dump(path: Path) -> bool:
+def _begin(path: Path) -> bytes | None:
+    """Return the first bytes of a file; None where it cannot be opened."""
     try:
         with open_regular(path) as file:
-            return BEGINS.match(file.read(HEAD_NBYTES)) is not None
+            return file.read(HEAD_NBYTES)
     except OSError:
-        return False
+        return None
 
 
 def _of_one_job(found: Mapping[str, dict[int, list[Path]]], folder: Path) -> dict[int, Path]:

@@ -14,7 +14,7 @@ import msgspec
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.args import REFUSED
 from ddptrace.load.kineto.columns import CATEGORIES, Columns
-from ddptrace.load.kineto.events import FileFacts
+from ddptrace.load.kineto.events import FAR_NS, FileFacts
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import (
     AROUND_NBYTES,
@@ -36,6 +36,11 @@ MOST_ENDS: Final = 1000  # lists in the tail that are tried
 MOST_FIRST: Final = 1000  # events in the head that are tried
 
 
+LEGACY_PID: Final = "CPU functions"
+LEGACY: Final = (
+    "what EventList.export_chrome_trace writes: it has no categories and no work of a device, and its times count from"
+    " the profiler's start; export the trace by torch.profiler.profile"
+)
 DRAWN: Final = re.compile(rb'"tool":\s*"ddptrace"')  # in the head of our own trace for Perfetto
 
 
@@ -55,26 +60,34 @@ class FileHead:
 def identify(path: Path, with_time: bool = False) -> FileHead:
     """Read the head of a file, and its tail where the head names no rank, or `with_time` and no base for its times.
 
-    Raises RunDirectoryError where it cannot be opened or its packing is damaged.
+    Raises RunDirectoryError where it cannot be opened, its packing is damaged, or reading it needs a package that is
+    not installed.
     """
     try:
         return _identified(Source(path), with_time)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read ({error.strerror or error}); is it a whole file?") from error
+    except ImportError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     except NotATrace as error:
         raise RunDirectoryError(f"{path} cannot be read ({error}); record it again or leave it out") from error
 
 
 def _identified(source: Source, with_time: bool) -> FileHead:
-    pieces, around = source.pieces(), Surroundings()
+    is_perfetto, pieces = source.content()
+    if is_perfetto:
+        return _of_perfetto(pieces)
+    around = Surroundings()
     events = _until_events(pieces, around)
     if events is None:
         return FileHead(FileFacts(), None, False, _what_instead(around))
     if DRAWN.search(around.text):
         return FileHead(FileFacts(), None, False, "a trace that ddptrace wrote: give the files that it was made from")
     is_list = around.text.lstrip()[:1] == b"["
-    if is_list and not any(_has_time(event) for event in _complete_events(events)):
-        return FileHead(FileFacts(), None, False, "a list without events")
+    if is_list:
+        first = next(filter(_has_time, _complete_events(events)), None)
+        if first is None or (first.cat is None and first.pid == LEGACY_PID):
+            return FileHead(FileFacts(), None, False, "a list without events" if first is None else LEGACY)
     told = told_by(around.text if is_list else around.text + b"}") or OutermostKeys()
     is_whole = is_list
     if not is_list and (told.distributed is None or (with_time and told.base is None)):
@@ -84,6 +97,13 @@ def _identified(source: Source, with_time: bool) -> FileHead:
         base = 0  # no base anywhere: the times count from the epoch
     first_unix_ns = None if base is None else _first_unix_ns(events, base)
     return FileHead(facts_of(told), first_unix_ns, True, "", base if with_time else None)
+
+
+def _of_perfetto(packets: Iterator[bytes]) -> FileHead:
+    from ddptrace.load.kineto.perfetto import begins
+
+    first = next((at_ns for at_ns in begins(packets, CATEGORIES) if abs(at_ns) < FAR_NS), None)
+    return FileHead(FileFacts(), first, first is not None, "a Perfetto trace without events of torch.profiler", 0)
 
 
 def _until_events(pieces: Iterator[bytes], around: Surroundings) -> bytes | None:

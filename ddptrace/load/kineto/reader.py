@@ -14,15 +14,18 @@ from ddptrace.load.kineto.stream import EventStream, OutermostKeys, base_in_ruin
 
 
 def read_kineto(path: Path, cache: Path | None = None) -> KinetoEvents:
-    """Read a `.json` or `.json.gz` file; what of it could not be read stands in `facts.damage`.
+    """Read a file of JSON or a Perfetto trace, packed or not; what of it could not be read stands in `facts.damage`.
 
     `cache` is a folder, made where it is missing, in which the columns are kept for the next time. Raises
-    RunDirectoryError where the file cannot be opened, is no Kineto trace, or its packing is damaged.
+    RunDirectoryError where the file cannot be opened, is no Kineto trace, its packing is damaged, or reading it needs a
+    package that is not installed.
     """
     try:
         return _read(Source(path)) if cache is None else _read_cached(path, cache)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read ({error.strerror or error}); is it a whole file?") from error
+    except ImportError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     except NotATrace as error:
         message = f"{path} is not a whole Kineto trace ({error}); record it again or leave it out"
         raise RunDirectoryError(message) from error
