@@ -104,7 +104,7 @@ class DeviceApi:
     new_stream: Callable[[], Any]
     event_type: type
     inside: Callable[[Any], AbstractContextManager[Any]]
-    current: Callable[[], int]  # the number of the current stream
+    current: Callable[[], Any]  # the current stream
     is_captured: Callable[[], bool]  # whether the current stream is being captured into a graph
     may_wait: bool  # whether a stream of ours may wait without holding up others
 
@@ -122,7 +122,7 @@ def api_of(device: torch.device) -> DeviceApi | None:
         lambda: module.Stream(device=device),  # type: ignore[union-attr]
         module.Event,  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
-        lambda: module.current_stream().stream_id,  # type: ignore[union-attr]
+        lambda: module.current_stream(),  # type: ignore[union-attr]
         getattr(module, "is_current_stream_capturing", lambda: False),
         _has_queues(),
     )
