@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import UserDict
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -22,6 +23,9 @@ class Timer:
     def __init__(self, *, caught_up: bool = True) -> None:
         self.caught_up = caught_up
         self.told: list[tuple[int, int]] = []
+
+    def selected(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def has_caught_up(self) -> bool:
         return self.caught_up

@@ -97,13 +97,16 @@ queue."""
 
 @dataclass(frozen=True, slots=True)
 class DeviceApi:
-    """Makes events and streams of one device. `inside(stream)` makes the stream current, and waits for nothing."""
+    """Makes events and streams of one device. `inside(stream)` makes the stream current, and waits for nothing.
+    `selected()` makes the device current: CUDA would take half a gigabyte of the first GPU's memory for a thread that
+    asks for an event of another one."""
 
     device: torch.device
     new_event: Callable[[], Any]
     new_stream: Callable[[], Any]
     event_type: type
     inside: Callable[[Any], AbstractContextManager[Any]]
+    selected: Callable[[], AbstractContextManager[Any]]
     current: Callable[[], Any]  # the current stream
     is_captured: Callable[[], bool]  # whether the current stream is being captured into a graph
     may_wait: bool  # whether a stream of ours may wait without holding up others
@@ -113,7 +116,7 @@ def api_of(device: torch.device) -> DeviceApi | None:
     """Return what torch offers for the device; None if it has no streams or no events that tell time."""
     module = getattr(torch, device.type, None)
     if device.type in WITHOUT_EVENTS or not all(
-        hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream")
+        hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream", "device")
     ):
         return None
     return DeviceApi(
@@ -122,6 +125,7 @@ def api_of(device: torch.device) -> DeviceApi | None:
         lambda: module.Stream(device=device),  # type: ignore[union-attr]
         module.Event,  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
+        lambda: module.device(device),  # type: ignore[union-attr]
         lambda: module.current_stream(),  # type: ignore[union-attr]
         getattr(module, "is_current_stream_capturing", lambda: False),
         _has_queues(),

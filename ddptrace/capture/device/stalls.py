@@ -43,7 +43,7 @@ class StallWatch:
     def __init__(self, timer: DeviceTimer) -> None:
         self._timer = timer
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="ddptrace-stalls", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ddptrace-stalls", daemon=True)
 
     def start(self) -> None:
         with contextlib.suppress(RuntimeError):  # the system gives no more threads
@@ -54,6 +54,10 @@ class StallWatch:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(timeout=1)
+
+    def _run(self) -> None:
+        with self._timer.selected():
+            self._watch()
 
     def _watch(self) -> None:
         at, used = _now(), _used_ns()

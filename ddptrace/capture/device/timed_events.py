@@ -14,6 +14,8 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -98,6 +100,11 @@ class DeviceTimer:
         self._task = -1  # the backward at whose end a mark is due
         self._waits = False  # in this backward, the compute stream's wait is marked
         self.captures = 0  # graphs that are being captured
+
+    @property
+    def selected(self) -> Callable[[], AbstractContextManager[Any]]:
+        """As that of the device. For threads of ours that call this timer."""
+        return self._api.selected
 
     @property
     def event_type(self) -> type:
@@ -277,7 +284,7 @@ class DeviceTimer:
         if self._looking.acquire(blocking=False):
             try:
                 if not self.captures:
-                    self._surface.call(self._look)
+                    self._surface.call(self._look_here)
             finally:
                 self._looking.release()
 
@@ -306,6 +313,10 @@ class DeviceTimer:
                 DEVICE_EVENTS_LOST,
                 f"{self._skipped} events were not recorded, since {POOL} others had not ended",
             )
+
+    def _look_here(self) -> None:
+        with self._api.selected():
+            self._look()
 
     def _look(self) -> None:
         if _now() - self._tied_ns > TIED_EVERY_NS:
