@@ -193,7 +193,7 @@ def test_each_unit_has_the_times_of_its_own_kernels(program: Program, found: Fou
         for step, row in steps.items():
             mine = [one for one in program.result.dimensions if (one.rank, one.step) == (rank, step)]
             assert sum(one.exposed_charged_ns or 0 for one in mine) == row.exposed_comm_ns
-        found(units=dict(Counter((row.kind, row.role) for row in rows)))
+        found(units=dict(Counter(f"{row.kind} {row.role}" for row in rows)))
 
 
 def test_the_units_of_fsdp_are_its_layers(program: Program, found: Found) -> None:
