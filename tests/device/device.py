@@ -1,7 +1,7 @@
 """The device of these tests, and all that differs between the two that they know.
 
-`DEVICE=test` (or nothing) is the test device; `DEVICE=cuda` is the first GPU. Programs and tests ask `HERE`. `DEVICE=dry`
-tries what runs on a GPU, on the test device: without its ledger, and under CUDA's names (`dry.py`).
+`DEVICE=test` (or nothing) is the test device; `DEVICE=cuda` is the first GPU. Programs and tests ask `HERE`.
+`DEVICE=dry` tries what runs on a GPU, on the test device: without its ledger, and under CUDA's names (`dry.py`).
 
 | | test | cuda |
 |---|---|---|
@@ -47,7 +47,7 @@ ONE_GPU: Final = {
     "NCCL_MAX_NCHANNELS": "2",
 }
 """With a host id of its own for each rank, and no way to a peer but sockets, NCCL takes several ranks on one GPU. It
-compares hosts and bus ids of all ranks when it finds a GPU used twice. Few channels: the ranks share the GPU by turns."""
+takes a GPU for used twice if two ranks have the same host and bus id. Few channels: the ranks take turns on the GPU."""
 
 
 @dataclass(frozen=True, slots=True)

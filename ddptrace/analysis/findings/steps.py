@@ -33,7 +33,7 @@ ON_HOST: Final = (
 
 
 def data_findings(summary: Summary, result: Result) -> Iterator[Finding]:
-    """Reading data, where neither a device nor its events tell what idled meanwhile, and no single rank is named for it."""
+    """Reading data, where neither kernels nor events tell what idled meanwhile, and no single rank is named for it."""
     data = next((phase for phase in summary.phases if phase.name == "data"), None)
     if (
         data is None

@@ -94,6 +94,11 @@ ENOUGH_QUEUES: Final = 8
 """With fewer hardware queues than this (CUDA's default), a stream that waits may hold up the streams that share its
 queue."""
 
+PRIORITY: Final = -3
+"""Of streams of ours. torch has 32 streams of each priority and hands them out again and again, and the hardware has
+queues of each: hardly any program asks for the highest, so that none of its work comes to lie behind our waits. torch
+takes the nearest that a device has."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceApi:
@@ -122,7 +127,7 @@ def api_of(device: torch.device) -> DeviceApi | None:
     return DeviceApi(
         device,
         lambda: module.Event(enable_timing=True),  # type: ignore[union-attr]
-        lambda: module.Stream(device=device),  # type: ignore[union-attr]
+        lambda: module.Stream(device=device, priority=PRIORITY),  # type: ignore[union-attr]
         module.Event,  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
         lambda: module.device(device),  # type: ignore[union-attr]
