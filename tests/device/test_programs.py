@@ -178,6 +178,27 @@ def test_each_bucket_has_the_times_of_its_own_kernels(program: Program, found: F
         found(buckets=len(buckets), kernels=len(used))
 
 
+def test_each_rank_waits_for_its_peers_as_long_as_ran(program: Program, found: Found) -> None:
+    """From the begin of its own kernel to that of the last rank's, at most to its own end."""
+    spans = {
+        (rank, row.seq): tuple(kernel[edge] - program.zeros_ns[rank] for edge in ("begin_ns", "end_ns"))
+        for rank in range(program.ranks)
+        for row, kernel in program.joined(rank)
+    }
+    matches: defaultdict[int, list[Any]] = defaultdict(list)
+    for row in program.result.arrivals:
+        if row.wait_ns is not None and (row.rank, row.seq) in spans:
+            matches[row.match].append(row)
+    met = [rows for rows in matches.values() if len(rows) == program.ranks]
+    for rows in met:
+        last = max(spans[row.rank, row.seq][0] for row in rows)
+        for row in rows:
+            begin, end = spans[row.rank, row.seq]
+            assert (row.wait_ns, row.transfer_ns) == (min(last, end) - begin, max(end - last, 0))
+    assert len(met) >= ACTIVE * program.strategy.buckets
+    found(met=len(met))
+
+
 def test_each_unit_has_the_times_of_its_own_kernels(program: Program, found: Found) -> None:
     """And each collective is in exactly one row of units, whose dimensions add up to what was exposed."""
     for rank in range(program.ranks):
