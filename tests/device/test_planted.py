@@ -201,7 +201,10 @@ def test_the_other_ranks_steps_are_predicted_without_the_late_rank(planted: func
 # Without a profiler, by events ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cause", ["sleep", "loader", "item", "ahead", "launches", "late", "slow", "far_ahead"])
+TIMED = ["sleep", "loader", "item", "ahead", "launches", "beside", "late", "slow", "far_ahead"]
+
+
+@pytest.mark.parametrize("cause", TIMED)
 def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
     planted: functools.partial[Path], cause: str
 ) -> None:

@@ -116,6 +116,10 @@ def test_a_stream_that_waits_for_an_event_does_not_compute() -> None:
     waits = replace(events(*STEP), waits=np.array([(2_000 * US, 2_400 * US)]))
     (row,) = analyzed([], STEP, device_events=waits).steps
     assert whole.compute_ns is not None and row.compute_ns == whole.compute_ns - 400 * US
+    assert row.unsure_ns == 400 * US  # the other stream may have computed
+    sent = CallEvents(2_100 * US, 2_300 * US, 200 * US, 0)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=sent)], STEP, device_events=waits).steps
+    assert row.unsure_ns == 200 * US  # or communicated, which an event tells
 
 
 def test_what_a_synchronous_call_sends_is_exposed() -> None:

@@ -177,12 +177,23 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     busy, idle = _had_work(placed, at, comms), union(events.still[:, 1:])
     compute = union(subtract(phases.spans(), idle), subtract(busy, waits))
     sure = union(_had_work(placed, at - events.error_ns, comms), waits)
-    if not len(events.waits):  # else other streams have work, too, of which events tell nothing
-        sure = union(sure, union(events.still[:, 1:] + (events.error_ns, 0)))
-    unsure = subtract(union(windows[seen]), sure)
-    if not len(events.waits):  # else these tell when the stream waited for other streams
-        unsure = union(unsure, subtract(intersect(_untold(comms), union(windows[seen])), waits))
+    unsure = _unsure(events, union(windows[seen]), sure, waits, comms)
     return EventSteps(windows, seen, untimed, phases, compute, unsure, subtract(idle, union(busy, waits)))
+
+
+def _unsure(
+    events: DeviceEvents, windows: Intervals, sure: Intervals, waits: Intervals, comms: Sequence[Communication]
+) -> Intervals:
+    """When the device may have computed or not. If the compute stream waits for events of other streams, these have
+    work, too, of which nothing else tells unless it communicates."""
+    if len(events.waits):
+        ran = [(one.begin_at_ns, one.end_at_ns) for one in comms]
+        known = pairs((begin, end) for begin, end in ran if begin is not None and end is not None)
+        others = subtract(union(events.waits), union(known))
+    else:
+        sure = union(sure, union(events.still[:, 1:] + (events.error_ns, 0)))
+        others = subtract(_untold(comms), waits)
+    return union(subtract(windows, sure), intersect(others, windows))
 
 
 def _had_work(placed: Ints, at: Ints, comms: Sequence[Communication]) -> Intervals:
