@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import UserDict
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +16,13 @@ from ddptrace.capture.device.stalls import Fetches, StallWatch, is_on_host
 from ddptrace.capture.device.timed_events import Still
 
 STALL_NS = 500_000_000
+
+
+class Overridden(list[torch.Tensor]):
+    """A batch of which nothing may be asked."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        raise AssertionError
 
 
 class Timer:
@@ -91,7 +99,9 @@ def test_nothing_is_put_on_a_device_that_has_work() -> None:
         (None, True),
         (torch.ones(2, device="meta"), False),
         ([torch.ones(2), [torch.ones(2, device="meta")]], False),
+        (UserDict(image=torch.ones(2)), True),
         (UserDict(image=torch.ones(2, device="meta")), False),
+        (Overridden([torch.ones(2)]), True),
         (object(), False),  # nobody knows what it holds
     ],
 )

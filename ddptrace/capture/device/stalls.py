@@ -5,8 +5,8 @@ host      ███ launches ████┄┄┄┄┄┄┄┄┄┄┄┄┄
 looks     ·         ·         ·P······················           P: an event put on the compute stream
 device    ░░░░ █ ██ █ ████ ██▒▒▒▒─────────────────────█ ██       ─: known to be idle, from where it came to P
 
-Whether the process stands still, its processor time says: launching takes some. A look costs a few microseconds, and
-there are no more of them while the device has work.
+Whether the process stands still, its processor time says: launching takes some. While the device has not come past the
+last mark, a look only finds that out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import UserDict
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
@@ -72,12 +73,12 @@ class StallWatch:
         used = _used_ns()
         if self._closing.wait(LOOK_AGAIN_S) or _used_ns() - used > LAUNCH_NS:
             return False
+        used = _used_ns()
         still = self._timer.probe()
         if still is None:
             return False
-        until = began = _now()
-        used = _used_ns()
-        while not self._closing.wait(max(FOLLOW_S, FOLLOW_RATIO * (until - began) / 1e9)):
+        until = still.placed
+        while not self._closing.wait(max(FOLLOW_S, FOLLOW_RATIO * (until - still.placed) / 1e9)):
             at = _now()
             before, used = used, _used_ns()
             if used - before > LAUNCH_NS:
@@ -116,6 +117,16 @@ def is_on_host(batch: object) -> bool:
         return batch.device.type == "cpu"
     if isinstance(batch, str | bytes | int | float | None):
         return True
-    if isinstance(batch, Mapping):
-        return all(is_on_host(one) for one in islice(batch.values(), MOST_ITEMS))
-    return isinstance(batch, Sequence) and all(is_on_host(one) for one in islice(batch, MOST_ITEMS))
+    parts = _parts(batch)
+    return parts is not None and all(is_on_host(one) for one in islice(parts, MOST_ITEMS))
+
+
+def _parts(batch: object) -> Iterable[object] | None:
+    """Return what a container holds, without running a method that the program may have overridden."""
+    if isinstance(batch, UserDict):
+        batch = vars(batch).get("data")
+    if isinstance(batch, dict):
+        return dict.values(batch)
+    if isinstance(batch, list):
+        return list.__iter__(batch)
+    return tuple.__iter__(batch) if isinstance(batch, tuple) else None
