@@ -73,11 +73,10 @@ class StallWatch:
         used = _used_ns()
         if self._closing.wait(LOOK_AGAIN_S) or _used_ns() - used > LAUNCH_NS:
             return False
-        used = _used_ns()
         still = self._timer.probe()
         if still is None:
             return False
-        until = still.placed
+        until, used = still.placed, _used_ns()  # a thread that has launched something meanwhile runs on, and is seen
         while not self._closing.wait(max(FOLLOW_S, FOLLOW_RATIO * (until - still.placed) / 1e9)):
             at = _now()
             before, used = used, _used_ns()
