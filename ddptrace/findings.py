@@ -402,6 +402,15 @@ DATA_BOUND = FindingKind(
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
 )
+HOST_STANDS_STILL = FindingKind(
+    "host-stands-still",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle while all threads of the process sleep or wait for something else than the device",
+    "look for what the program waits for there: files, locks, other processes, `sleep`",
+    sections=(Section.IDLE,),
+    is_advice=True,
+)
 BLOCKING_COPIES = FindingKind(
     "blocking-copies",
     Chapter.LOST_TIME,

@@ -27,7 +27,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.10"
+SCHEMA_VERSION: Final = "1.11"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -153,8 +153,9 @@ class Kind(enum.IntEnum):
     # Since 1.8. Timed events on a device's streams. Instants of the device are of its own clock, in ns, and never 0.
     DEVICE_CLOCK = 33  # an event that ended between two instants of the host, begin and end. name: the device; a: when
     DEVICE_MARK = (
-        34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when
+        34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when;
     )
+    #         end: of STILL, until when the host launched nothing
     DEVICE_CALL = 35  # a collective on the device. begin: launch; a: seq; b: when its inputs were ready; c: when it
     #                   ended, 0 where only a stream that waits for it may tell; d: how long it took by its backend (a
     #                   number), 0 unknown; flags: 1 issued on the stream of the marks
@@ -262,6 +263,7 @@ class DeviceMark(enum.IntEnum):
     UPDATE_BEGIN = 6
     UPDATE_END = 7
     UNTIMED = 8  # something here was not timed: a graph was being captured, or too many events were under way
+    STILL = 9  # since 1.11: the host put it there and launched nothing until the record's end
 
 
 class UnitRole(enum.IntEnum):

@@ -58,4 +58,5 @@ def in_background(command: Sequence[str]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The tests' own, with one thread a rank: more would only fight over the cores."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}

@@ -39,6 +39,7 @@ from ddptrace.findings import (
     EXPOSED_COPIES,
     GARBAGE_COLLECTION,
     GRADIENTS_ONE_BY_ONE,
+    HOST_STANDS_STILL,
     HOST_SYNCHRONIZES,
     IDLE_WHILE_QUEUED,
     LATE_RANK,
@@ -71,6 +72,7 @@ IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
     "allocate": ALLOCATION_BOUND,
     "collect": GARBAGE_COLLECTION,
     "queued": IDLE_WHILE_QUEUED,
+    "still": HOST_STANDS_STILL,
     AT_WORK: LAUNCH_BOUND,
 }
 """By cause of idle time, as `held_by` tells them apart."""
@@ -194,7 +196,7 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
         yield _row(cause.cause, cost_ns, whole_ns, cause.place, kind, cause.half_gap_ns)
     if not held and summary.host_idle_ns is not None:
         yield _row(AT_WORK, summary.host_idle_ns - remote_ns, whole_ns, "", LAUNCH_BOUND)
-    elif not held and not result.launches:
+    elif not held and not result.launches and summary.unsure_ns is None:
         data_ns = next((phase.ns for phase in summary.phases if phase.name == "data"), 0)
         yield _row("data", data_ns, whole_ns, "", DATA_BOUND)
 

@@ -22,6 +22,7 @@ from ddptrace.capture.collectives.calls import Collectives
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
+from ddptrace.capture.device.stalls import Fetches, StallWatch
 from ddptrace.capture.device.timed_events import DeviceTimer, events_of
 from ddptrace.capture.device.wrapped_calls import watch_captures, watch_waits
 from ddptrace.capture.gradients.communication_hooks import HookRecords, HookWatch
@@ -120,6 +121,7 @@ class Session:
         self._completions: Completions | None = None
         self._compiled: CompiledSends | None = None
         self._device: DeviceTimer | None = None
+        self._stalls: StallWatch | None = None
         self._write_collections: Callable[[], Any] = lambda: None
         facts = {
             "profile": self._scheduled is not None,
@@ -319,6 +321,8 @@ class Session:
                 watch_waits(self._patches, self._device)
                 self._due.append(self._device)
                 self.steps.device = self.collectives.device = self._device
+                self.steps.fetches, self._stalls = Fetches(self._device), StallWatch(self._device)
+                self._stalls.start()
                 self.recorder.nudge()
 
     def _step_ended(self) -> None:
@@ -353,7 +357,8 @@ class Session:
     def _take_out(self) -> list[str]:
         """Take every surface out. Return the names of what somebody else has replaced by now."""
         tap.watch(None)
-        if self._device is not None:
+        if self._device is not None and self._stalls is not None:
+            self.surfaces["device"].attempt(self._stalls.close)
             self.surfaces["device"].attempt(self._device.close)
         for name, undo in self._undo:
             self.surfaces[name].attempt(undo)  # also where the surface has failed before

@@ -99,6 +99,8 @@ class DeviceEvents:
     at_ns: NDArray[np.int64]  # on the device; 0 where `mark` is UNTIMED
     error_ns: int  # no instant is off by more
     waits: Intervals = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # it waited for an event of a stream
+    still: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))  # events behind which the host
+    #   launched nothing: placed by the host, when the stream came there, until when
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +364,7 @@ class IdleCause(enum.IntEnum):
     ALLOCATE = 8  # it allocated or freed memory
     COLLECT = 9  # Python's garbage collection
     QUEUED = 10  # work was launched and had not begun: the host is not to blame
+    STILL = 11  # by events: no thread of the process ran, each slept or waited
 
     @property
     def word(self) -> str:

@@ -30,6 +30,7 @@ IDLE_WORDS: Final[Mapping[str, str]] = {
     "synchronize": "while the host waits for it, or catches up",
     "allocate": "while the host allocates or frees memory",
     "collect": "while Python collects garbage",
+    "still": "while no thread of the program runs",
     AT_WORK: "while the host is at work",
 }
 """By cause: when the device is idle."""

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 from tests.device.conftest import FOLDER_VARIABLE
-from tests.device.device import CHOSEN
+from tests.device.device import HERE
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
 
 
 def main() -> int:
     folder = Path(sys.argv[1]).absolute()
     environment = os.environ | {FOLDER_VARIABLE: str(folder), "DDPTRACE_ACCEPTANCE": "1"}  # nothing runs beside them
-    warnings = ["-W", "default"] if CHOSEN == "cuda" else []  # what another torch warns of is no failure there
-    command = [sys.executable, "-m", "pytest", str(HERE), "-p", "no:cacheprovider", *warnings, *sys.argv[2:]]
-    status = subprocess.run(command, env=environment, cwd=HERE.parents[1]).returncode
+    warnings = ["-W", "default"] if HERE.is_gpu else []  # what another torch warns of is no failure there
+    command = [sys.executable, "-m", "pytest", str(FOLDER), "-p", "no:cacheprovider", *warnings, *sys.argv[2:]]
+    status = subprocess.run(command, env=environment, cwd=FOLDER.parents[1]).returncode
     print(f"See {folder / 'summary.txt'}.")
     return status
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from tests.device.summary import Summary
 RunProgram = Callable[..., None]
 Found = Callable[..., None]
 
-MEETING = "meeting.py"
+MEETING, MEETING_S = "meeting.py", 60
+LONGEST_S = 540  # on a GPU, which is lent for minutes: what has not begun by then is skipped, and the summary says so
+_met: dict[int, bool] = {}  # by number of ranks: whether they met on the device
 FOLDER_VARIABLE = "DDPTRACE_DEVICE_SUMMARY"
 FOLDER = Path(os.environ[FOLDER_VARIABLE]) if os.environ.get(FOLDER_VARIABLE) else None
 
@@ -26,6 +29,14 @@ FOLDER = Path(os.environ[FOLDER_VARIABLE]) if os.environ.get(FOLDER_VARIABLE) el
 def pytest_configure(config: pytest.Config) -> None:
     if FOLDER is not None:
         config.pluginmanager.register(Summary(FOLDER), "device-summary")
+
+
+_began = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if HERE.is_gpu and time.monotonic() - _began > LONGEST_S:
+        pytest.skip(f"{LONGEST_S} s were over before it began")
 
 
 @pytest.fixture(scope="session")
@@ -45,29 +56,38 @@ def on_any_device() -> RunProgram:
 def _ready() -> RunProgram:
     from tests.device import native
 
-    if HERE.has_ledger:
+    if not HERE.is_gpu:
         need(native.compiler(), "a C++ compiler and Python's headers (apt-get install g++ python3-dev)")
         native.compiled()
     return _run
 
 
 def _run(program: str, *arguments: object, ranks: int, timeout_s: float = 120) -> None:
-    if ranks > 1 and program != MEETING and not _share(ranks):
+    if program == MEETING:
+        _meet(arguments[0], ranks)
+    elif ranks > 1 and not _share(ranks):
         pytest.skip(f"{ranks} ranks do not share this GPU: see test_ranks_meet_on_the_device")
-    run_on_device(program, *arguments, ranks=ranks, timeout_s=timeout_s)
+    else:
+        run_on_device(program, *arguments, ranks=ranks, timeout_s=timeout_s)
 
 
-@functools.cache
+def _meet(told: object, ranks: int) -> None:
+    """On a GPU, NCCL may refuse several ranks, or wait for ever. What so many ranks came to is remembered."""
+    if any(not well for count, well in _met.items() if 1 < count <= ranks):
+        pytest.fail(f"fewer than {ranks} ranks, or as many, did not meet before")
+    _met[ranks] = False
+    run_on_device(MEETING, told, ranks=ranks, timeout_s=MEETING_S)
+    _met[ranks] = True
+
+
 def _share(ranks: int) -> bool:
-    """Whether so many ranks can use the device at the same time: on a GPU, NCCL may refuse it, or wait for ever."""
+    """Whether so many ranks can use the device at the same time."""
     if HERE.has_ledger:
         return True
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            run_on_device(MEETING, Path(folder) / "told.json", ranks=ranks, timeout_s=60)
-        except AssertionError:
-            return False
-    return True
+    if ranks not in _met:
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(AssertionError, pytest.fail.Exception):
+            _meet(Path(folder) / "told.json", ranks)
+    return _met.get(ranks, False)
 
 
 @pytest.fixture

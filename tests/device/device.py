@@ -1,6 +1,7 @@
 """The device of these tests, and all that differs between the two that they know.
 
 `DEVICE=test` (or nothing) is the test device; `DEVICE=cuda` is the first GPU. Programs and tests ask `HERE`.
+`DEVICE=dry` tries what runs on a GPU, on the test device: without its ledger, and under CUDA's names (`dry.py`).
 
 | | test | cuda |
 |---|---|---|
@@ -33,15 +34,20 @@ from torch.profiler import ProfilerActivity
 Json = dict[str, Any]
 
 CHOSEN: Final = os.environ.get("DEVICE", "") or "test"
-KNOWN: Final = ("test", "cuda")
+KNOWN: Final = ("test", "cuda", "dry")
 
 ONE_GPU: Final = {
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
     "NCCL_NET": "Socket",
+    "NCCL_NET_PLUGIN": "none",
     "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MAX_NCHANNELS": "2",
 }
-"""With a host id of its own for each rank, and no way to a peer but sockets, NCCL takes several ranks on one GPU."""
+"""With a host id of its own for each rank, and no way to a peer but sockets, NCCL takes several ranks on one GPU. It
+takes a GPU for used twice if two ranks have the same host and bus id. Few channels: the ranks take turns on the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Device:
     activity: ProfilerActivity
     has_ledger: bool
     relative_error: float  # of losses, against the CPU's
+    is_gpu: bool = False
 
     @property
     def backends(self) -> str:
@@ -75,11 +82,18 @@ class Device:
         if self.has_ledger:
             from tests.device import testdev  # noqa: F401
         else:
+            self._answer_to_cuda()
             os.environ.update(ONE_GPU | {"NCCL_HOSTID": f"ddptrace-test-{os.environ['RANK']}"})
             torch.cuda.set_device(0)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             _cycles_per_ns()  # now, since it waits for the device
         dist.init_process_group(self.backends)
+
+    def _answer_to_cuda(self) -> None:
+        if not self.is_gpu:
+            from tests.device import dry
+
+            dry.install()
 
     def end(self) -> NoReturn:
         """End the program, once all ranks are here with nothing left to do, and leave what it holds to the system.
@@ -148,7 +162,8 @@ def _cycles_per_ns() -> float:
 
 
 TEST: Final = Device("testdev", "testccl", ProfilerActivity.PrivateUse1, True, 1e-5)
-CUDA: Final = Device("cuda", "nccl", ProfilerActivity.CUDA, False, 2e-3)
-HERE: Final = CUDA if CHOSEN == "cuda" else TEST
+CUDA: Final = Device("cuda", "nccl", ProfilerActivity.CUDA, False, 2e-3, is_gpu=True)
+DRY: Final = dataclasses.replace(TEST, has_ledger=False)
 if CHOSEN not in KNOWN:
-    raise SystemExit(f"DEVICE={CHOSEN} is not known: say DEVICE=test or DEVICE=cuda")
+    raise SystemExit(f"DEVICE={CHOSEN} is not known: say DEVICE=test, DEVICE=cuda or DEVICE=dry")
+HERE: Final = dict(zip(KNOWN, (TEST, CUDA, DRY), strict=True))[CHOSEN]

@@ -28,7 +28,7 @@ def run_on_device(program: str, *arguments: object, ranks: int, timeout_s: float
 
 @functools.cache
 def forks() -> Ranks:
-    return Ranks(environment() | WITHOUT_CUDA, ROOT, ["tests.device.testdev"] if HERE.has_ledger else [])
+    return Ranks(environment() | WITHOUT_CUDA, ROOT, [] if HERE.is_gpu else ["tests.device.testdev"])
 
 
 def _anew(argv: list[str], environ: dict[str, str], timeout_s: float) -> tuple[bool, str]:

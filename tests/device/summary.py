@@ -31,7 +31,7 @@ class Summary:
             return
         check = self._checks.setdefault(report.nodeid, {"result": "passed", "seconds": 0.0, "found": {}, "why": ""})
         check["seconds"] += report.duration
-        check["found"] |= dict(report.user_properties).get("found", {})
+        check["found"] |= plain(dict(report.user_properties).get("found", {}))
         if not report.passed:
             check["result"] = report.outcome
             check["why"] = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext)
@@ -51,6 +51,13 @@ class Summary:
             path = self._folder / f"summary.{name}"
             path.with_suffix(".new").write_text(text + "\n")
             path.with_suffix(".new").replace(path)
+
+
+def plain(facts: Any) -> Any:
+    """Return what a check found as JSON takes it."""
+    if isinstance(facts, dict):
+        return {key if isinstance(key, str) else str(key): plain(value) for key, value in facts.items()}
+    return [plain(one) for one in facts] if isinstance(facts, list | tuple) else facts
 
 
 def versions() -> Json:

@@ -24,7 +24,7 @@ from tests.device.conftest import FOLDER, Found, RunProgram
 from tests.device.device import HERE
 from tests.device.truth import Json, entries_of, file_of, ns_of, parts, told_by
 
-ON_GPU = not HERE.has_ledger
+ON_GPU = HERE.is_gpu
 RESOLUTION_US = 0.002  # of Kineto's files, for a begin and an end
 EVENT_US, EVENT_RATIO = 20, 0.02
 SPENT_NS = 2_000_000

@@ -84,6 +84,11 @@ def test_the_host_waits_for_the_device_as_often_as_without_a_trace(recorded: Rec
         assert told["waits"] == told["waits_untraced"] > 0
 
 
+def test_threads_of_ours_choose_the_device_first(recorded: Recorded) -> None:
+    for rank in recorded.ranks:
+        assert told_by(recorded.out, rank)["strays"] == []
+
+
 def test_marks_are_where_the_ledger_has_their_events_within_the_stated_error(recorded: Recorded) -> None:
     for rank in recorded.ranks:
         events = recorded.rank(rank).device_events

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.alone  # beside other work the device starves, and each
 ACTIVE = {"late": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
 PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
+EVENTS_NS = 1_000_000  # by which a step's events may be off: of their clock, and where its device goes on late
+STILL = "host-stands-still"
 IDLE_CODES = {kind.code for kind in savings.IDLE_KINDS.values()} | {"exposed-copies"}
 
 
@@ -199,7 +201,10 @@ def test_the_other_ranks_steps_are_predicted_without_the_late_rank(planted: func
 # Without a profiler, by events ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cause", ["sleep", "item", "ahead", "launches", "late", "slow", "far_ahead"])
+TIMED = ["sleep", "loader", "item", "ahead", "launches", "beside", "late", "slow", "far_ahead"]
+
+
+@pytest.mark.parametrize("cause", TIMED)
 def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
     planted: functools.partial[Path], cause: str
 ) -> None:
@@ -224,7 +229,31 @@ def test_events_name_the_rank_that_is_late(planted: functools.partial[Path], rec
     assert advice(result)[0] == "late-rank" and "exposed-bucket" not in advice(result)
 
 
-@pytest.mark.parametrize("cause", ["sleep", "launches"])
+@pytest.mark.parametrize(("cause", "held", "code"), [("sleep", "still", STILL), ("loader", "data", "data-bound")])
+def test_events_prove_that_the_device_waits_while_the_host_launches_nothing(
+    planted: functools.partial[Path], cause: str, held: str, code: str
+) -> None:
+    """Most of what was planted is proved, and no more than the ledger's idle time."""
+    recorded = Recorded(planted("events", cause), range(1))
+    result = recorded.result
+    largest = result.savings[0]
+    assert (largest.cause, largest.finding, advice(result)) == (held, code, [code])
+    assert largest.cost_ns >= PLANTED_NS / 2
+    rows = list(result.steps)
+    proved = {row.step: sum(one.idle_ns for one in result.idle if one.step == row.step) for row in rows}
+    for row, (begin, end) in list(zip(rows[1:], pairwise(ends_by_marks(recorded, 0, rows)), strict=True))[2:]:
+        assert proved[row.step] <= parts(recorded.work(0), begin, end)["idle_ns"] + EVENTS_NS
+        assert row.idle_ns is not None and proved[row.step] <= row.idle_ns
+
+
+def test_events_name_no_cause_where_the_host_waits_for_the_device_first(planted: functools.partial[Path]) -> None:
+    """It then sleeps for longer than the device has to do: the device is idle while it stands still."""
+    result = analyzed(planted("events", "item"), "events")
+    assert {row.cause for row in result.savings} == {"still"} and result.savings[0].cost_ns >= OWN_WORK_NS / 4
+    assert set(advice(result)) == {STILL}
+
+
+@pytest.mark.parametrize("cause", ["launches"])
 def test_a_device_that_may_wait_for_the_host_is_said_to_need_a_profiler(
     planted: functools.partial[Path], cause: str
 ) -> None:

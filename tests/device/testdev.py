@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class Call:
     correlation: int
 
 
+strays: Final[set[str]] = set()
+"""Threads of ddptrace that asked for an event without choosing the device: on CUDA, that takes memory of the first."""
 _calls: Final[list[Call]] = []
 
 
@@ -121,6 +124,13 @@ class Event(torch.Event):
     def wait(self, stream: Any = None) -> None:
         super().wait(_current_stream() if stream is None else stream)
 
+    def query(self) -> bool:
+        name = threading.current_thread().name
+        if name.startswith("ddptrace") and not OneDevice.depth():
+            strays.add(name)
+        over: bool = super().query()
+        return over
+
     def elapsed_time(self, end_event: Any) -> float:
         elapsed_ms: float = _native.elapsed_ms(self.event_id, end_event.event_id)
         return elapsed_ms
@@ -134,9 +144,20 @@ def _current_stream(device: Any = None) -> Stream:
 class OneDevice:
     """The context manager that chooses a device: there is one."""
 
+    chosen: Final = threading.local()
+
     def __init__(self, device: Any) -> None: ...
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: object) -> None: ...
+
+    def __enter__(self) -> None:
+        OneDevice.chosen.depth = OneDevice.depth() + 1
+
+    def __exit__(self, *error: object) -> None:
+        OneDevice.chosen.depth -= 1
+
+    @staticmethod
+    def depth() -> int:
+        depth: int = getattr(OneDevice.chosen, "depth", 0)
+        return depth
 
 
 def _module() -> types.ModuleType:

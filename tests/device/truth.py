@@ -221,10 +221,10 @@ def _cause(call: str | None) -> str:
 
 
 def held_up_ns(ledger: Sequence[Json], begin: int, end: int) -> int:
-    """Return how long the compute stream did nothing although the host had launched something on it, and the collective
-    was over that it waited for: on a busy machine its thread gets no processor at once."""
+    """Return how long the compute stream did nothing although the host had launched something on it, and the work of
+    another stream was over that it waited for: on a busy machine its thread gets no processor at once."""
     mine = sorted((one for one in ledger if one["stream"] == 0), key=lambda one: (one["begin_ns"], one["end_ns"]))
-    over = sorted(one["end_ns"] for one in ledger if one["kind"] == "collective")
+    over = sorted(one["end_ns"] for one in ledger if one["kind"] in WORK and one["stream"] != 0)
     held, reached = 0, begin
     for one in mine:
         held += max(0, min(one["begin_ns"], end) - max(reached, one["launched_ns"]))

@@ -10,7 +10,7 @@ from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer,
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.load.tables import Call, CallEvents, DeviceEvents, Group, StreamWait
+from ddptrace.load.tables import Call, CallEvents, DeviceEvents, Group, PhaseMark, StreamWait
 from ddptrace.schema import DeviceMark, Evidence, Origin, Phase
 
 US = 1_000
@@ -44,6 +44,7 @@ def analyzed(
     marks: list[Mark],
     ends: tuple[int, ...] = (1_390,),
     error_ns: int = 0,
+    data: PhaseMark | None = None,
     **fields: Any,
 ) -> Result:
     begins = (900, *ends)
@@ -53,6 +54,7 @@ def analyzed(
         mark(Phase.BACKWARD, 1_150 * US, 1_300 * US, 0),
         mark(Phase.OPTIMIZER, 1_350 * US, 1_390 * US),
     ]
+    phases += [] if data is None else [data]
     gradients = [ready(0, (1, 1_200 * US), (0, 1_250 * US))]
     reducers = [reducer([100, 100], layout(1, 0, (1,), (0,)))]
     one = rank(steps=steps, phases=phases, calls=calls, ready=gradients, reducers=reducers, threads=None)
@@ -114,6 +116,10 @@ def test_a_stream_that_waits_for_an_event_does_not_compute() -> None:
     waits = replace(events(*STEP), waits=np.array([(2_000 * US, 2_400 * US)]))
     (row,) = analyzed([], STEP, device_events=waits).steps
     assert whole.compute_ns is not None and row.compute_ns == whole.compute_ns - 400 * US
+    assert row.unsure_ns == 400 * US  # the other stream may have computed
+    sent = CallEvents(2_100 * US, 2_300 * US, 200 * US, 0)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=sent)], STEP, device_events=waits).steps
+    assert row.unsure_ns == 200 * US  # or communicated, which an event tells
 
 
 def test_what_a_synchronous_call_sends_is_exposed() -> None:
@@ -195,6 +201,35 @@ def test_what_may_be_idle_is_bounded_by_the_errors_of_the_clocks_too() -> None:
     for error, unsure in ((0, 140), (20, 240)):
         (row,) = analyzed([], marks, error_ns=error * US).steps
         assert (row.window_ns, row.unsure_ns) == (400 * US, unsure * US)
+
+
+def test_the_device_is_idle_behind_an_event_while_the_host_launches_nothing() -> None:
+    """Whatever phase it is in. It fetches a batch meanwhile, or stands still."""
+    dry = [(kind, placed, placed + 5) for kind, placed, _ in STEP]
+    told = dry[:5] + [(kind, placed + 1_000, at + 1_000) for kind, placed, at in dry[5:]]
+    still = np.array([(1_010, 1_030, 1_090), (1_400, 1_400, 2_200), (2_250, 2_290, 2_280)]) * US
+    fetch = mark(Phase.DATA, 1_900 * US, 2_100 * US)
+    result = analyzed([], told, ends=(2_390,), device_events=replace(events(*told), still=still), data=fetch)
+    (row,) = result.steps
+    idle, work = (1_090 - 1_030) + (2_200 - 1_400), (1_030 - 1_010) + (2_290 - 2_250) + 6 * 5
+    assert (row.window_ns, row.unsure_ns) == (1_400 * US, (1_400 - idle - work) * US)
+    assert {(one.cause, one.gaps, one.idle_ns) for one in result.idle} == {
+        ("still", 2, 660 * US),
+        ("data", 1, 200 * US),
+    }
+    assert row.compute_ns == ((1_305 - 1_005 - 60) + (2_290 - 2_250) + (2_405 - 2_350)) * US
+
+
+def test_what_other_streams_do_meanwhile_is_unsure() -> None:
+    """Where the compute stream waits for events of other streams, these have work that no event tells of."""
+    still, waits = np.array([(1_010, 1_030, 1_090)]) * US, np.array([(2_000 * US, 2_000 * US + 1)])
+    dry = [(kind, placed, placed + 5) for kind, placed, _ in STEP]
+    alone, beside = (
+        analyzed([], dry, device_events=replace(events(*dry), still=still, **more)).steps[0]
+        for more in ({}, {"waits": waits})
+    )
+    assert alone.compute_ns == beside.compute_ns
+    assert (alone.unsure_ns or 0) + 60 * US == beside.unsure_ns
 
 
 def test_a_device_that_runs_dry_within_phases_is_told() -> None:

@@ -15,20 +15,23 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints, Pieces, union
+from ddptrace.analysis.intervals import Ints, Pieces, intersect, subtract, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.statistics import Alike, alike
 from ddptrace.analysis.tables.device import IdleRow, LongGaps
 from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Window
+from ddptrace.schema import Phase
 
 
 def idle_rows(view: RankView) -> list[IdleRow]:
     """Add up the idle time of a rank's device by step, cause, name and operator, the longest of a step first.
 
-    The rows of one step add up to `idle_ns` of its row in `launches`.
+    The rows of one step add up to `idle_ns` of its row in `launches`. Where only events tell of a step, they have the
+    idle time that events prove.
     """
     idles = (_from_step_begin(view, window) for window in view.rank.windows)
     rows = [row for idle in idles if idle is not None for row in _rows(view, _while_nothing_ran(view, idle))]
+    rows += _rows(view, _while_nothing_ran(view, _by_events(view)))
     return sorted(rows, key=lambda row: (row.step is None, row.step or 0, -row.idle_ns, row.cause, row.name))
 
 
@@ -54,6 +57,18 @@ def _from_step_begin(view: RankView, window: Window) -> DeviceIdle | None:
         operator=np.append(-1, idle.operator),
         gaps=np.concatenate(([(begin, opened)], idle.gaps)),
     )
+
+
+def _by_events(view: RankView) -> DeviceIdle:
+    """When the host launched nothing on a device that had run out of work: it fetched a batch, or stood still."""
+    gaps = intersect(view.events.idle, union(view.device.windows[view.device.by_events]))
+    data = view.phases.only(Phase.DATA).spans()
+    causes = ((IdleCause.DATA, intersect(gaps, data)), (IdleCause.STILL, subtract(gaps, data)))
+    spans = np.concatenate([pieces for _, pieces in causes])
+    cause = np.concatenate([np.full(len(pieces), cause, np.uint8) for cause, pieces in causes])
+    none = np.full(len(spans), -1)
+    gap = np.searchsorted(gaps[:, 0], spans[:, 0], side="right") - 1
+    return DeviceIdle(gap, spans[:, 0], spans[:, 1], cause, none, none, gaps, ())
 
 
 def _while_nothing_ran(view: RankView, idle: DeviceIdle) -> DeviceIdle:

@@ -19,6 +19,8 @@ host             P      Q           an event is put on the stream
 stream               P       Q      the stream comes to it
 had work         ┄┄┄┄┄  ┄┄┄┄┄┄      so it computes or waits, whatever phase it is in
 unsure                ▒▒            it may have run out of work: in a phase this counts as compute, else as idle
+
+Where the host is known to have launched nothing behind an event, the stream had nothing to do from there on.
 """
 
 from __future__ import annotations
@@ -153,6 +155,7 @@ class EventSteps:
     phases: Pieces
     compute: Intervals  # these phases, and what else the stream had to do
     unsure: Intervals  # the stream may have computed or not; within a step's window
+    idle: Intervals  # the stream had nothing to do: the host is known to have launched nothing
 
 
 def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
@@ -160,7 +163,9 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     left untimed, and if all that it communicated on the device was seen."""
     seen = untimed = np.zeros(len(walls), np.bool_)
     if events is None or not len(walls) or not len(events.mark):
-        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, untimed, Pieces.numbered(EMPTY), EMPTY, EMPTY)
+        return EventSteps(
+            np.zeros((len(walls), 2), np.int64), seen, untimed, Pieces.numbered(EMPTY), EMPTY, EMPTY, EMPTY
+        )
     order = np.argsort(events.placed_at_ns, kind="stable")
     mark, placed, at = events.mark[order], events.placed_at_ns[order], events.at_ns[order]
     timed = mark != DeviceMark.UNTIMED
@@ -173,13 +178,27 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     waits = union(stretches.only(WAITS).spans(), events.waits, _stood(comms))
     phases = _without(stretches.only(*ENDS.values()), waits)
     windows = np.column_stack((begins, ends))
-    busy = _had_work(placed[timed], at[timed], comms)
-    compute = union(phases.spans(), subtract(busy, waits))
-    sure = union(_had_work(placed[timed], at[timed] - events.error_ns, comms), waits)
-    unsure = subtract(union(windows[seen]), sure)
-    if not len(events.waits):  # else these tell when the stream waited for other streams
-        unsure = union(unsure, subtract(intersect(_untold(comms), union(windows[seen])), waits))
-    return EventSteps(windows, seen, untimed, phases, compute, unsure)
+    placed, at = np.append(placed[timed], events.still[:, 0]), np.append(at[timed], events.still[:, 1])
+    busy, idle = _had_work(placed, at, comms), union(events.still[:, 1:])
+    compute = union(subtract(phases.spans(), idle), subtract(busy, waits))
+    sure = union(_had_work(placed, at - events.error_ns, comms), waits)
+    unsure = _unsure(events, union(windows[seen]), sure, waits, comms)
+    return EventSteps(windows, seen, untimed, phases, compute, unsure, subtract(idle, union(busy, waits)))
+
+
+def _unsure(
+    events: DeviceEvents, windows: Intervals, sure: Intervals, waits: Intervals, comms: Sequence[Communication]
+) -> Intervals:
+    """When the device may have computed or not. If the compute stream waits for events of other streams, these have
+    work, too, of which nothing else tells unless it communicates."""
+    if len(events.waits):
+        ran = [(one.begin_at_ns, one.end_at_ns) for one in comms]
+        known = pairs((begin, end) for begin, end in ran if begin is not None and end is not None)
+        others = subtract(union(events.waits), union(known))
+    else:
+        sure = union(sure, union(events.still[:, 1:] + (events.error_ns, 0)))
+        others = subtract(_untold(comms), waits)
+    return union(subtract(windows, sure), intersect(others, windows))
 
 
 def _had_work(placed: Ints, at: Ints, comms: Sequence[Communication]) -> Intervals:

@@ -16,6 +16,7 @@ from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.device import IdleRow, LaunchRow, Population, RankRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -23,6 +24,7 @@ from ddptrace.findings import (
     COMM_KERNEL_SUSPECTED,
     DATA_BOUND,
     GARBAGE_COLLECTION,
+    HOST_STANDS_STILL,
     HOST_SYNCHRONIZES,
     IDLE_WHILE_QUEUED,
     LAUNCH_BOUND,
@@ -118,7 +120,7 @@ def _by_order(result: Result) -> Iterator[Finding]:
 
 def _idle(result: Result) -> Iterator[Finding]:
     """Each cause that costs much; where none does by itself, the largest."""
-    rows, windows_ns, where = _idle_steps(result) if result.launches else _idle_windows(result)
+    rows, windows_ns, where = _idle_told(result)
     blocking, whole_ns, in_copies_ns = blocking_copies(result), sum(windows_ns), 0
     if blocking is not None:
         yield blocking
@@ -127,13 +129,13 @@ def _idle(result: Result) -> Iterator[Finding]:
     causes = held_by(rows)
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
-    less = less_to_launch(result)
+    by_step, less = rows[0].step is not None, less_to_launch(result)
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
     ranks = named("rank", sorted({row.rank for row in rows}))
     for held in large or (causes[:1] if blocking is None else []):
         if held.cause == "queued" and held.idle_ns < in_copies_ns:  # unexplained, and less than what is explained
             continue
-        each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a window")
+        each = duration(held.idle_ns / len(windows_ns)) + (" a step" if by_step else " a window")
         share = f"{percent(held.idle_ns / whole_ns)} of the time ({each})"
         gaps = f"half of it in gaps of at least {duration(held.half_gap_ns)}"
         if held.cause == "queued":
@@ -141,6 +143,15 @@ def _idle(result: Result) -> Iterator[Finding]:
         else:
             kind, doing, advice = _held_words(held, less)
             yield kind(ranks, f"{where} the device is idle for {share} {doing}, {gaps}: {advice}.")
+
+
+def _idle_told(result: Result) -> Idle:
+    if result.launches:
+        return _idle_steps(result)
+    by_events = [row for row in measured_steps(result.steps)[0] if row.unsure_ns is not None]
+    if not by_events:
+        return _idle_windows(result)
+    return _idle_in(by_events, result), [row.window_ns for row in by_events], "In the typical step"
 
 
 def _idle_steps(result: Result) -> Idle:
@@ -160,7 +171,7 @@ def _idle_steps(result: Result) -> Idle:
     return _idle_in(bound, result), [row.window_ns for row in bound], where
 
 
-def _idle_in(steps: Sequence[LaunchRow], result: Result) -> list[IdleRow]:
+def _idle_in(steps: Sequence[LaunchRow | StepRow], result: Result) -> list[IdleRow]:
     keys = {(row.rank, row.step) for row in steps}
     return [row for row in result.idle if (row.rank, row.step) in keys]
 
@@ -177,6 +188,8 @@ def _held_words(held: HeldBy, less: str) -> tuple[FindingKind, str, str]:
     """The kind, what the host does meanwhile, and what to try. `less`: what gives the host less to launch."""
     name = _place(held)
     largest = f"most of it in {name}" if held.ratio > MOST else f"the largest part ({percent(held.ratio)}) in {name}"
+    if held.cause == "still":
+        return HOST_STANDS_STILL, "while all threads of the process sleep or wait for something else", STILL_ADVICE
     match held.cause:
         case "data":
             doing, (kind, advice) = "fetches a batch", (DATA_BOUND, _loader_advice(held.name))
@@ -193,7 +206,8 @@ def _held_words(held: HeldBy, less: str) -> tuple[FindingKind, str, str]:
             doing, (kind, advice) = "collects Python's garbage", (GARBAGE_COLLECTION, COLLECT_ADVICE)
         case _:
             doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held, less))
-    return kind, f"while the host {doing}, {largest}", advice
+    is_placed = held.cause != "data" or held.name  # events tell no more of it
+    return kind, f"while the host {doing}" + (f", {largest}" if is_placed else ""), advice
 
 
 def _place(held: HeldBy) -> str:
@@ -211,6 +225,7 @@ def _queued_words(where: str, share: str, gaps: str, held: HeldBy) -> str:
 
 
 MOST: Final = 0.6
+STILL_ADVICE: Final = "look for what the program waits for there (files, locks, other processes, sleep)"
 COPY_ADVICE: Final = "pin the memory (pin_memory=True), copy with non_blocking=True, and read results back less often"
 SYNCHRONIZE_ADVICE: Final = "avoid .item(), .cpu() and printing tensors in each step"
 ALLOCATE_ADVICE: Final = (

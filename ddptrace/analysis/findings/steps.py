@@ -33,11 +33,12 @@ ON_HOST: Final = (
 
 
 def data_findings(summary: Summary, result: Result) -> Iterator[Finding]:
-    """Reading data, where no device tells what idled meanwhile and no single rank is named for it."""
+    """Reading data, where neither kernels nor events tell what idled meanwhile, and no single rank is named for it."""
     data = next((phase for phase in summary.phases if phase.name == "data"), None)
     if (
         data is None
         or result.launches
+        or summary.unsure_ns is not None
         or data.ratio <= DATA_MIN_RATIO
         or any(s.cause == "data" for s in result.suspects)
     ):

@@ -85,12 +85,13 @@ class LaunchRow:
 class IdleRow:
     """Idle time of a rank's device in one step, by what the thread was in that launched the work after it. Where that
     thread waited for the device when it ran dry, its work after that belongs to the wait, for as long as it had waited.
-    The rows of one step add up to `idle_ns` in `launches`."""
+    The rows of one step add up to `idle_ns` in `launches`. Where only events tell of a step, its rows have the idle
+    time that is proved, in which the host fetched a batch (data) or all threads of the process stood still (still)."""
 
     rank: int  # global rank
     step: int | None  # ordinal of the step; None: outside of steps
     cause: str  # a word of `IdleCause`: nothing, operator, python, launch, runtime, data, copy, synchronize, allocate,
-    #   collect, queued
+    #   collect, queued, still
     name: str  # the operator, call, function or range; empty where there was none
     operator: str  # the outermost operator around it; empty where there was none
     gaps: int  # gaps of the device that it has a part of

@@ -34,20 +34,27 @@ MOST_QUEUES: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 ENOUGH_QUEUES: Final = 8
 """With fewer hardware queues than this (CUDA's default), a stream that waits may hold up the streams that share its
 queue."""
+PRIORITY: Final = -3
+"""Of streams of ours. torch has 32 streams of each priority and hands them out again and again, and the hardware has
+queues of each: hardly any program asks for the highest, so that none of its work comes to lie behind our waits. torch
+takes the nearest that a device has."""
 
 _now = time.perf_counter_ns
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceApi:
-    """Makes events and streams of one device. `inside(stream)` makes the stream current, and waits for nothing."""
+    """Makes events and streams of one device. `inside(stream)` makes the stream current, and waits for nothing.
+    `selected()` makes the device current: CUDA would take half a gigabyte of the first GPU's memory for a thread that
+    asks for an event of another one."""
 
     device: torch.device
     new_event: Callable[[], Any]
     new_stream: Callable[[], Any]
     event_type: type
     inside: Callable[[Any], AbstractContextManager[Any]]
-    current: Callable[[], int]  # the number of the current stream
+    selected: Callable[[], AbstractContextManager[Any]]
+    current: Callable[[], Any]  # the current stream
     is_captured: Callable[[], bool]  # whether the current stream is being captured into a graph
     may_wait: bool  # whether a stream of ours may wait without holding up others
 
@@ -56,16 +63,17 @@ def api_of(device: torch.device) -> DeviceApi | None:
     """Return what torch offers for the device; None if it has no streams or no events that tell time."""
     module = getattr(torch, device.type, None)
     if device.type in WITHOUT_EVENTS or not all(
-        hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream")
+        hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream", "device")
     ):
         return None
     return DeviceApi(
         device,
         lambda: module.Event(enable_timing=True),  # type: ignore[union-attr]
-        lambda: module.Stream(device=device),  # type: ignore[union-attr]
+        lambda: module.Stream(device=device, priority=PRIORITY),  # type: ignore[union-attr]
         module.Event,  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
-        lambda: module.current_stream().stream_id,  # type: ignore[union-attr]
+        lambda: module.device(device),  # type: ignore[union-attr]
+        lambda: module.current_stream(),  # type: ignore[union-attr]
         getattr(module, "is_current_stream_capturing", lambda: False),
         _has_queues(),
     )

@@ -14,6 +14,8 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -45,7 +47,7 @@ LONGEST_DURATION_NS: Final = 2**32 - 1
 
 CLOCK, MARK = int(Kind.DEVICE_CLOCK), int(Kind.DEVICE_MARK)
 CALL, WAIT = int(Kind.DEVICE_CALL), int(Kind.DEVICE_WAIT)
-WAIT_BEGIN, UNTIMED = int(DeviceMark.WAIT_BEGIN), int(DeviceMark.UNTIMED)
+WAIT_BEGIN, UNTIMED, STILL = int(DeviceMark.WAIT_BEGIN), int(DeviceMark.UNTIMED), int(DeviceMark.STILL)
 ON_MARKS: Final = 1
 """Flag of a call or a wait on the stream of the marks."""
 
@@ -61,6 +63,14 @@ class Placed(NamedTuple):
     first: Any
     last: Any = None
     work: Any = None  # which may tell how long the call took
+    until: int = 0  # of the host, which launched nothing since `at`
+
+
+class Still(NamedTuple):
+    """An event on the compute stream, behind which the host may launch nothing for a while."""
+
+    placed: int
+    event: Any
 
 
 class DeviceTimer:
@@ -80,13 +90,21 @@ class DeviceTimer:
         self._is_exhausted = False
         self._skipped = 0
         self._looking = threading.Lock()
+        self._probing = threading.Lock()
         self._stream = -1  # of the last mark
+        self._compute: Any = None  # that stream
+        self._last: Any = None  # the event of the last mark
         self._streams: dict[int, Any] = {}  # by group: each waits for the collectives of one queue
         self._tells_durations = True
         self._updates = 0  # since the last forward began
         self._task = -1  # the backward at whose end a mark is due
         self._waits = False  # in this backward, the compute stream's wait is marked
         self.captures = 0  # graphs that are being captured
+
+    @property
+    def selected(self) -> Callable[[], AbstractContextManager[Any]]:
+        """As that of the device. For threads of ours that call this timer."""
+        return self._api.selected
 
     @property
     def event_type(self) -> type:
@@ -149,7 +167,7 @@ class DeviceTimer:
         if it is not the compute stream, or will not wait."""
         if not self._surface.live or self._stream < 0:
             return None
-        if (self._api.current() if stream is None else stream.stream_id) != self._stream:
+        if (self._api.current() if stream is None else stream).stream_id != self._stream:
             return None
         placed: tuple[int, Any] | None = self._surface.call(self._before_wait, awaited, stream)
         return placed
@@ -157,6 +175,31 @@ class DeviceTimer:
     def after_wait(self, placed: tuple[int, Any], stream: Any) -> None:
         """It was made to wait; `placed` is what `before_wait` returned."""
         self._surface.call(self._after_wait, *placed, stream)
+
+    # On any thread ----------------------------------------------------------------------------------------------------
+
+    def has_caught_up(self) -> bool:
+        """Whether the compute stream is past the last mark: then it may have nothing to do."""
+        return bool(self._surface.live and self._surface.call(self._has_caught_up))
+
+    def probe(self) -> Still | None:
+        """Put an event on the compute stream, for `stood_still`; None if that cannot be now."""
+        return self._surface.call(self._probe) if self._surface.live else None
+
+    def stood_still(self, still: Still, until: int) -> None:
+        """The host has launched nothing from `still` to `until`."""
+        self._place(Placed(MARK, STILL, still.placed, 0, still.event, until=until))
+
+    def _has_caught_up(self) -> bool:
+        with self._probing:
+            return not self.captures and self._last is not None and bool(self._last.query())
+
+    def _probe(self) -> Still | None:
+        with self._probing:
+            if self.captures or self._compute is None or self._api.is_captured() or self._is_exhausted:
+                return None
+            placed, event = _now(), self._here(self._compute)
+            return None if event is None else Still(placed, event)
 
     def _before_wait(self, awaited: Any, stream: Any) -> tuple[int, Any] | None:
         if self.captures or self._api.is_captured() or awaited.query():
@@ -176,13 +219,14 @@ class DeviceTimer:
         if after is None:
             self._free.append(before)
         else:
-            on_marks = ON_MARKS if self._api.current() == self._stream else 0
+            on_marks = ON_MARKS if self._api.current().stream_id == self._stream else 0
             self._place(Placed(WAIT, on_marks, begin, seq, before, after))
 
     def _mark(self, mark: int) -> None:
         event = self._here()
         if event is not None:
-            self._stream = self._api.current()
+            self._compute, self._last = self._api.current(), event
+            self._stream = self._compute.stream_id
             self._place(Placed(MARK, mark, _now(), 0, event))
 
     def _ready(self, at_end: bool) -> Any:
@@ -201,7 +245,7 @@ class DeviceTimer:
     def _issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
         future = None if work is None else work.get_future()
         end = self._event() if future is not None and self._api.may_wait and future.done() else None
-        on_marks = ON_MARKS if self._api.current() == self._stream else 0
+        on_marks = ON_MARKS if self._api.current().stream_id == self._stream else 0
         if future is None or end is None:
             self._place(Placed(CALL, on_marks, launch, seq, ready))
             return
@@ -240,15 +284,16 @@ class DeviceTimer:
         if self._looking.acquire(blocking=False):
             try:
                 if not self.captures:
-                    self._surface.call(self._look)
+                    self._surface.call(self._look_here)
             finally:
                 self._looking.release()
 
     def capture_begins(self) -> None:
         """A graph is about to be captured: no thread may ask for an event meanwhile."""
         self.captures += 1
-        with self._looking:
-            pass
+        for asking in (self._looking, self._probing):
+            with asking:
+                pass
 
     def capture_ends(self) -> None:
         self.captures = max(self.captures - 1, 0)  # the trace may have begun within it
@@ -268,6 +313,10 @@ class DeviceTimer:
                 DEVICE_EVENTS_LOST,
                 f"{self._skipped} events were not recorded, since {POOL} others had not ended",
             )
+
+    def _look_here(self) -> None:
+        with self._api.selected():
+            self._look()
 
     def _look(self) -> None:
         if _now() - self._tied_ns > TIED_EVERY_NS:
@@ -294,7 +343,7 @@ class DeviceTimer:
         self._free.append(one.first)
         if one.last is None:
             times = (one.seq, first) if one.kind == CALL else (first,)
-            self._recorder.event(one.kind, one.flags, 0, one.at, 0, *times)
+            self._recorder.event(one.kind, one.flags, 0, one.at, one.until, *times)
             return
         last = self._clock.at_ns(one.last)
         self._free.append(one.last)

@@ -27,6 +27,7 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C import _current_graph_task_id
 
+from ddptrace.capture.device.stalls import Fetches
 from ddptrace.capture.device.timed_events import DeviceTimer
 from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTSIDE, FirstTraining, Here, Updated
 from ddptrace.capture.surface import Surface
@@ -60,6 +61,7 @@ class StepFinder:
         self.here = Here()
         self.backwards = 0
         self.device: DeviceTimer | None = None  # that the training computes on, once it is known
+        self.fetches: Fetches | None = None  # for that device
         self.on_step: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self._recorder = recorder
@@ -89,9 +91,11 @@ class StepFinder:
         itself: a framework may pass its whole training step to the model, to be called as the model is."""
         return self.here.inside in (DATA, BACKWARD) or _current_graph_task_id() >= 0
 
-    def data(self, begin: int) -> None:
+    def data(self, begin: int, batch: object) -> None:
         """The program waited for data, from `begin` to now."""
         if threading.get_ident() == self.thread.ident:
+            if self.fetches is not None:
+                self.fetches.ends(batch)
             self.doing = self._inside() or self._around
             self._phase(Phase.DATA, begin, _now())
 
@@ -101,6 +105,8 @@ class StepFinder:
         if not self.here.inside:
             self._separate()
         self.doing = DATA
+        if self.fetches is not None:
+            self.fetches.begins()
 
     def forward_begins(self) -> int | None:
         """An outermost forward begins, or one inside an update (its closure): either way a new iteration. A forward

@@ -125,11 +125,13 @@ class Program:
             self._surface.call(self._steps.data_begins)
             begin, was_inside = _now(), here.inside
             here.inside = DATA  # modules that run in there, as transforms are, prepare data
+            batch = None
             try:
-                return original(iterator)
+                batch = original(iterator)
+                return batch
             finally:
                 here.inside = was_inside
-                self._surface.call(self._steps.data, begin)
+                self._surface.call(self._steps.data, begin, batch)
 
         return __next__
 

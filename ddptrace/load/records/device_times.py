@@ -88,12 +88,16 @@ def device_events(
     if clock is None:
         return None
     known = set(DeviceMark)
-    rows = [(row[FLAGS], row[BEGIN], row[A]) for row in marks if row[FLAGS] in known]
-    kind, placed, device = np.array(rows, np.int64).reshape(-1, 3).T
+    rows = np.array(
+        [(row[FLAGS], row[BEGIN], row[A], row[END]) for row in marks if row[FLAGS] in known], np.int64
+    ).reshape(-1, 4)
+    still = rows[rows[:, 0] == DeviceMark.STILL, 1:]
+    still[:, 1] = clock.at(still[:, 1])
+    kind, placed, device, _ = rows[rows[:, 0] != DeviceMark.STILL].T
     timed = device != 0
     at, error = np.where(timed, clock.at(device), 0), np.where(timed, clock.error(device), 0)
     stood = np.array([(wait.begin_at_ns, wait.end_at_ns) for wait in waits], np.int64).reshape(-1, 2)
-    return DeviceEvents(name, kind.astype(np.uint8), placed, at, int(error.max(initial=0)), stood)
+    return DeviceEvents(name, kind.astype(np.uint8), placed, at, int(error.max(initial=0)), stood, still)
 
 
 def call_events(ties: Sequence[Row], calls: Iterable[Row]) -> Mapping[int, CallEvents]:

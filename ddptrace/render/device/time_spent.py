@@ -80,6 +80,7 @@ CAUSES: Final = {
     "allocate": "allocation",
     "collect": "garbage collection",
     "queued": "work was queued",
+    "still": "no thread ran",
 }
 
 

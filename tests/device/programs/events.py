@@ -44,6 +44,7 @@ def main() -> None:
         "losses": losses,
         "untraced": untraced,
         "waits": waits(),
+        "strays": sorted(testdev.strays),
         "waits_untraced": waits_untraced,
         "ledger": [dataclasses.asdict(entry) for entry in ledger],
     }

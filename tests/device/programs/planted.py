@@ -62,6 +62,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.batch = torch.randn(BATCH, WIDTH).to(testdev.NAME)
         self.in_host_memory = torch.randn(BATCH, WIDTH)
+        self.side = torch.testdev.Stream()
         self.batches = iter(DataLoader(Slow(), batch_size=BATCH))
 
     def forward(self) -> torch.Tensor:
@@ -136,11 +137,23 @@ def launches(training: Training, planted: Planted) -> None:
     loss.item()
 
 
+def beside(training: "Training", planted: Planted) -> None:
+    """Another stream computes, and that of the training waits for it, as for a batch that is made ahead."""
+    loss = training.forward()
+    side, here = training.side, torch.testdev.current_stream()
+    side.wait_stream(here)
+    with side:
+        testdev.spend(LONG_NS)
+    here.wait_stream(side)
+    training.update(loss)
+
+
 def plain(training: Training, planted: Planted) -> None:
     training.update(training.forward())
 
 
-STEPS: Final[dict[str, Step]] = {one.__name__: one for one in (sleep, late, item, copy, ahead, loader, launches)}
+CAUSES: Final = (sleep, late, item, copy, ahead, loader, launches, beside)
+STEPS: Final[dict[str, Step]] = {one.__name__: one for one in CAUSES}
 STEPS |= {"slow": plain, "far_ahead": plain}
 LAYERS: Final = {"slow": 4, "far_ahead": 4}  # of the model; 2 in the others
 FLOORS_NS: Final = {"slow": (1_000_000, 25_000_000), "far_ahead": (4_000_000, 6_000_000)}

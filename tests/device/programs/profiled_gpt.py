@@ -21,7 +21,7 @@ SPENT_NS = 2_000_000
 
 
 def main() -> None:
-    out, size = Path(sys.argv[1]), TINY if HERE.has_ledger else LARGE
+    out, size = Path(sys.argv[1]), LARGE if HERE.is_gpu else TINY
     HERE.begin()
     model = model_of(size, HERE.name)
     step = stepping(model, size, HERE.name)

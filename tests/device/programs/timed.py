@@ -26,7 +26,7 @@ from ddptrace.reducer import BucketedDataParallel
 from tests.device.device import HERE
 from tests.device.programs.gpt import LARGE, SMALL, TINY, Size, model_of, stepping
 
-ROUNDS, STEPS = (3, 2) if HERE.has_ledger else (16, 5)
+ROUNDS, STEPS = (16, 5) if HERE.is_gpu else (3, 2)
 LARGE_CAP_MB, SMALL_CAP_MB = 25.0, 0.02
 REDUCERS: Final[dict[str, Callable[..., nn.Module]]] = {"stock": DistributedDataParallel, "own": BucketedDataParallel}
 
@@ -37,7 +37,7 @@ Seconds = dict[str, list[float]]
 def main() -> None:
     out, what = Path(sys.argv[1]), sys.argv[2]
     HERE.begin()
-    size = TINY if HERE.has_ledger else LARGE if dist.get_world_size() == 1 else SMALL
+    size = TINY if not HERE.is_gpu else LARGE if dist.get_world_size() == 1 else SMALL
     told = {"overhead": overhead, "reducers": reducers}[what](out, size)
     (out / f"told-{dist.get_rank()}.json").write_text(json.dumps(told))
     HERE.end()
