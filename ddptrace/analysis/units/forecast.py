@@ -1,0 +1,316 @@
+"""What a step would take, and what memory, if its FSDP units were gathered, kept, reduced or divided otherwise.
+
+Each recorded step is played again: hosts work as long as they did, and gathers and reductions cost what fits the
+recorded ones. The change of a setting is that between its played steps and the recorded ones played again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import hypot
+from statistics import fmean, median
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.collectives.transfers import line
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import StepLength, summarize, typical_steps
+from ddptrace.analysis.tables.parallelism import UnitRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.units.plan import Plan, Ways, ways_of
+from ddptrace.analysis.units.play import RoleCost, Wire, play_step
+from ddptrace.analysis.units.script import RankScript, StepScript, shared_steps
+from ddptrace.analysis.whatif.predict import uncertainty
+from ddptrace.analysis.whatif.tables import Prediction, Setting, WhatIf
+from ddptrace.errors import DdptraceError
+from ddptrace.load.tables import Unit, UnitKind
+from ddptrace.schema import UnitRole
+
+MOST_STEPS: Final = 20
+MODEL_RATIO: Final = 0.03
+"""Share of the step by which a prediction may be off where the replay is not."""
+CHANGE_RATIO: Final = 0.1
+"""Share of a change by which it may be off."""
+DEFAULT_THREADS: Final = 2
+"""Of a Gloo process group."""
+ROLES: Final = {UnitRole.UNSHARD.word: UnitRole.UNSHARD, UnitRole.REDUCE_SCATTER.word: UnitRole.REDUCE_SCATTER}
+FIELDS: Final = (
+    "forward_prefetch",
+    "backward_prefetch",
+    "unshard_async_op",
+    "reshard_after_forward",
+    "unit_size",
+    "separate_reduce_scatter_group",
+    "reduce_dtype",
+    "bandwidth",
+    "latency",
+    "free_network",
+)
+"""Of a setting: what this model answers."""
+
+
+AHEAD: Final = (0, 1, 2, 3)
+CONTENTION: Final = (
+    "Work of the host is taken to last as long beside communication as it did in the recording: nothing in it shows"
+    " whether they slow each other."
+)
+ONE_MACHINE: Final = (
+    "All ranks ran on one machine. If it has no CPU to spare, communication and compute slow each other: measure before"
+    " you rely on predictions."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One collective of all ranks. `alone_ns`: what it took, less what others beside it took of the wire."""
+
+    step: int
+    role: UnitRole
+    nbytes: int
+    alone_ns: float
+
+
+class UnitPredictor:
+    """Answers questions about the FSDP units of one run on CPUs.
+
+    Raises:
+        DdptraceError: The steps of the run cannot be played again.
+    """
+
+    def __init__(self, result: Result, scripts: Sequence[RankScript]) -> None:
+        typical = summarize(result).typical
+        refusal = next((one.refusal for one in scripts if one.refusal is not None), None)
+        if refusal is not None or typical is None:
+            raise DdptraceError(refusal or "no step is in this run")
+        if any(one.on_device for one in scripts):
+            raise DdptraceError("FSDP units are played again on CPUs only")
+        self.result = result
+        self._typical: StepLength = typical
+        self._ranks = scripts
+        usual = {row.step for row in typical_steps(result.steps)[0]}
+        shared = list(shared_steps(scripts))
+        chosen = [one for one in shared if one[0].step in usual] or shared
+        if not chosen:
+            raise DdptraceError("no step with the same FSDP units is recorded on all ranks")
+        self._steps: list[tuple[StepScript, ...]] = chosen[:: -(-len(chosen) // MOST_STEPS)]
+        self._sent = list(sent(result.units))
+        self.costs = _costs(self._sent)
+        self._replay = self._play(Setting())
+
+    @property
+    def recorded_ns(self) -> float:
+        """The typical step of the run."""
+        return self._typical.window_ns
+
+    @property
+    def replay_error(self) -> float:
+        """How much longer the steps take when played again as they were, as a share of them."""
+        return float(np.median(self._replay.step_ns) / np.median(self._recorded_ns) - 1)
+
+    @property
+    def units(self) -> list[Unit]:
+        """Units in the order of forward."""
+        used = dict.fromkeys(one.unit for one in self._steps[0][0].structure)
+        return [self._ranks[0].units[number] for number in used]
+
+    @property
+    def _recorded_ns(self) -> np.ndarray:
+        return np.array([fmean(one.wall_ns for one in step) for step in self._steps])
+
+    def predict(self, name: str, setting: Setting) -> Prediction:
+        """Answer one question. One that cannot be answered is no error but an answer with a refusal."""
+        refusal = self._refusal(setting)
+        if refusal is not None:
+            return Prediction(name, setting, *(None,) * 10, refusal=refusal)
+        played = self._play(setting)
+        whole = float(np.median(self._replay.step_ns))
+        change = (played.step_ns - self._replay.step_ns) / whole
+        gain = -float(np.median(change))
+        off = hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * gain, uncertainty(change))
+        step = self.recorded_ns * (1 - gain)
+        return Prediction(
+            name,
+            setting,
+            step_ns=round(step),
+            low_ns=round(max(step - off * self.recorded_ns, 0)),
+            high_ns=round(step + off * self.recorded_ns),
+            per_backward_ns=round(step),
+            gain_ratio=gain,
+            gain_low_ratio=gain - off,
+            gain_high_ratio=gain + off,
+            exposed_ns=round(float(np.median(played.exposed_ns)) * self._exposed_ratio),
+            comm_ns=round(float(np.median(played.comm_ns))),
+            buckets=None,
+            basis=tuple(self._basis(setting)),
+            peak_nbytes=self._plans(setting)[0].peak_nbytes(),
+        )
+
+    def answer(self, settings: Mapping[str, Setting]) -> WhatIf:
+        """Answer several questions, each by its name."""
+        return WhatIf(
+            len(self._ranks),
+            len(self._steps),
+            round(self.recorded_ns),
+            round(self.recorded_exposed_ns),
+            None,
+            self.predict("as recorded", Setting()),
+            self.replay_error,
+            None,
+            None,
+            Table(Prediction, [self.predict(name, setting) for name, setting in settings.items()]),
+            "units",
+        )
+
+    def usual(self) -> dict[str, Setting]:
+        """Return what is asked where the reader asked nothing."""
+        ahead = {
+            f"prefetch {count}": Setting(forward_prefetch=count, backward_prefetch=count, unshard_async_op=True)
+            for count in AHEAD
+        }
+        return ahead | {
+            "parameters stay after forward": Setting(reshard_after_forward=False),
+            "units of 1/2": Setting(unit_size=0.5),
+            "units of 2": Setting(unit_size=2.0),
+            "units of 4": Setting(unit_size=4.0),
+            "a separate group for reductions": Setting(separate_reduce_scatter_group=True),
+            "reductions in bfloat16": Setting(reduce_dtype="bfloat16"),
+            "twice the bandwidth": Setting(bandwidth=2.0),
+            "free network": Setting(free_network=True),
+        }
+
+    @cached_property
+    def recorded_exposed_ns(self) -> float:
+        """Exposed communication of the typical step."""
+        part = summarize(self.result).part("exposed_comm")
+        return 0.0 if part is None else part.ns
+
+    @cached_property
+    def _exposed_ratio(self) -> float:
+        """Exposed communication to the time that hosts wait when the steps are played again as they were."""
+        waited = float(np.median(self._replay.exposed_ns))
+        return self.recorded_exposed_ns / waited if waited and self.recorded_exposed_ns else 1.0
+
+    def _plans(self, setting: Setting) -> list[Plan]:
+        return [Plan(rank, ways_of(rank, setting)) for rank in self._ranks]
+
+    def _refusal(self, setting: Setting) -> str | None:
+        if setting != replace(Setting(), **{name: getattr(setting, name) for name in FIELDS}):
+            return "of FSDP units, buckets, ranks and schedules are not predicted"
+        return next((why for plan in self._plans(setting) if (why := plan.refusal()) is not None), None)
+
+    def _basis(self, setting: Setting) -> Iterator[str]:
+        yield CONTENTION
+        if self._one_machine and setting != Setting():
+            yield ONE_MACHINE
+        if setting.unit_size < 1:
+            yield "Smaller units: computation is taken to divide as evenly as the parameters do."
+        if setting.unit_size > 1:
+            yield "Larger units: neighbours in the order of forward come together, the root's parameters stay apart."
+        if setting.reduce_dtype is not None:
+            yield "Reductions: bytes are taken to cost what they do now, and the cast nothing."
+        ahead = max(setting.forward_prefetch or 0, setting.backward_prefetch or 0)
+        if ahead and not ways_of(self._ranks[0], setting).is_async:
+            yield "The host waits for each gather at once: on CPUs prefetches hide nothing without asynchronous gathers."
+
+    @cached_property
+    def _one_machine(self) -> bool:
+        return len({facts.host for facts in self.result.ranks}) == 1
+
+    def _play(self, setting: Setting) -> Played:
+        plans = self._plans(setting)
+        began = [0.0] * len(plans)
+        rows = []
+        for scripts in self._steps:
+            ops = [plan.ops(script) for plan, script in zip(plans, scripts, strict=True)]
+            wire = self._wire(setting, plans[0].ways, scripts[0].step)
+            done = play_step(ops, wire, began)
+            took = [ended - start for ended, start in zip(done.ended_ns, began, strict=True)]
+            rows.append((fmean(took), fmean(done.waited_ns), done.comm_ns))
+            began = [ended - min(done.ended_ns) for ended in done.ended_ns]
+        return Played(*np.array(rows).T)
+
+    def _wire(self, setting: Setting, ways: Ways, step: int) -> Wire:
+        """As quick as it was in this step."""
+        pace = self._paces.get(step, 1.0)
+        latency = 0.0 if setting.free_network else setting.latency * pace
+        byte = 0.0 if setting.free_network else pace / setting.bandwidth
+        costs = {
+            role: RoleCost(cost.latency_ns * latency, cost.ns_per_byte * byte) for role, cost in self.costs.items()
+        }
+        return Wire(costs, self._ranks[0].threads or DEFAULT_THREADS, ways.is_separate)
+
+    @cached_property
+    def _paces(self) -> dict[int, float]:
+        """By step, how much longer its collectives took than the fitted cost."""
+        took: defaultdict[int, float] = defaultdict(float)
+        cost: defaultdict[int, float] = defaultdict(float)
+        for one in self._sent:
+            took[one.step] += one.alone_ns
+            cost[one.step] += self.costs[one.role].alone_ns(one.nbytes)
+        return {step: took[step] / cost[step] for step in took if cost[step]}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """By step; means over ranks."""
+
+    step_ns: np.ndarray
+    exposed_ns: np.ndarray
+    comm_ns: np.ndarray
+
+
+def sent(rows: Iterable[UnitRow]) -> Iterator[Sent]:
+    """Yield the gathers and reductions of FSDP units that all ranks' records hold."""
+    by_rank: defaultdict[int, defaultdict[int, list[UnitRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.kind == UnitKind.FSDP.value and row.role in ROLES and row.step is not None:
+            by_rank[row.step][row.rank].append(row)
+    for step, ranks in by_rank.items():
+        yield from _sent_in(step, [sorted(mine, key=lambda row: row.seq) for mine in ranks.values()])
+
+
+def _sent_in(step: int, ranks: Sequence[Sequence[UnitRow]]) -> Iterator[Sent]:
+    together = [rows for rows in zip(*ranks, strict=False) if len({row.role for row in rows}) == 1]
+    known = [rows for rows in together if all(_end(row) is not None for row in rows)]
+    spans = np.array([(max(map(_begin, rows)), max(_end(row) or 0 for row in rows)) for rows in known], float)
+    for rows, span in zip(known, spans, strict=True):
+        yield Sent(step, ROLES[rows[0].role], rows[0].nbytes or 0, _alone_ns(span, spans))
+
+
+def _begin(row: UnitRow) -> int:
+    return row.launch_at_ns if row.exec_start_at_ns is None else row.exec_start_at_ns
+
+
+def _end(row: UnitRow) -> int | None:
+    return row.done_at_ns if row.exec_end_at_ns is None else row.exec_end_at_ns
+
+
+def _alone_ns(span: np.ndarray, spans: np.ndarray) -> float:
+    """Its time, each instant divided by the number of collectives that ran then."""
+    cuts = np.unique(np.clip(spans.ravel(), *span))
+    middles = (cuts[1:] + cuts[:-1]) / 2
+    beside = ((spans[:, :1] <= middles) & (middles < spans[:, 1:])).sum(axis=0)
+    return float((np.diff(cuts) / np.maximum(beside, 1)).sum())
+
+
+def _costs(sent_: Sequence[Sent]) -> dict[UnitRole, RoleCost]:
+    return {role: _cost([one for one in sent_ if one.role is role]) for role in ROLES.values()}
+
+
+def _cost(sent_: Sequence[Sent]) -> RoleCost:
+    """The line through the medians of each size; through zero, where there is one size."""
+    by_size: defaultdict[int, list[float]] = defaultdict(list)
+    for one in sent_:
+        if one.nbytes and one.alone_ns > 0:
+            by_size[one.nbytes].append(one.alone_ns)
+    if not by_size:
+        return RoleCost(0.0, 0.0)
+    typical = {nbytes: median(times) for nbytes, times in by_size.items()}
+    if len(typical) == 1:
+        ((nbytes, took),) = typical.items()
+        return RoleCost(0.0, took / nbytes)
+    return RoleCost(*line(list(typical), list(typical.values())))
