@@ -3,9 +3,9 @@
 turn 0   prefetch 1: 3 steps | prefetch 2: 3 | merged 2: 3 | kept: 3 | ...
 turn 1   kept: 2 steps | prefetch 1: 2 | merged 2: 2 | ...                  the order is another each turn
 
-Computation is mostly sleep, so that other work on the machine disturbs it little; parameters, gathers and reductions
-are real. What memory a step takes is measured apart, with torch's fake process group: profilers miss what Gloo's threads
-let go.
+Computation is mostly sleep, and ranks go before other work of the machine where the system lets them, so that this
+disturbs them little; parameters, gathers and reductions are real. The memory of a step is measured apart, with torch's
+fake process group: profilers miss what Gloo's threads let go.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -116,6 +117,8 @@ class Order:
 def be_rank(rank: int, order: Order) -> None:
     """Train and trace under all settings."""
     torch.set_num_threads(1)
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(order.ranks)}
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if order.network is None else DEVICE
     if order.network is not None:
@@ -157,7 +160,8 @@ class Half(nn.Module):
         self.linear = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return torch.tanh(self.linear(_Slept.apply(inputs)))
+        slept: Tensor = _Slept.apply(inputs)  # type: ignore[no-untyped-call]
+        return torch.tanh(self.linear(slept))
 
 
 class Deep(nn.Module):
@@ -166,22 +170,22 @@ class Deep(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(WIDTH // 4, WIDTH, bias=False)
-        self.blocks = nn.ModuleList(nn.ModuleList([Half(), Half()]) for _ in range(BLOCKS))
+        self.halves = nn.ModuleList(Half() for _ in range(2 * BLOCKS))
         self.last = nn.Linear(WIDTH, WIDTH // 4, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.first(inputs)
-        for block in self.blocks:
-            for half in block:
-                hidden = half(hidden)
-        return self.last(hidden).square().mean()
+        for half in self.halves:
+            hidden = half(hidden)
+        loss: Tensor = self.last(hidden).square().mean()
+        return loss
 
 
 def sharded(tried: Tried) -> nn.Module:
     """Make the model under a setting."""
     torch.manual_seed(0)
     model = Deep()
-    halves = [half for block in model.blocks for half in block]
+    halves = list(model.halves)
     count = round(2 * tried.blocks)
     parts = [halves[at : at + count] for at in range(0, len(halves), count)]
     how: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} if tried.is_half else {}

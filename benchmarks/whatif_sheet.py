@@ -84,8 +84,8 @@ def _place(place: str, runs: Sequence[Run]) -> Iterator[str]:
     regrets = [one for run in runs for one in run["regrets"]]
     good = sum(one["regret_ratio"] <= max(NEAR_RATIO, one["noise_ratio"]) for one in regrets)
     yield (
-        f"{place}: the advised setting is within 3 %, or the noise, of the best measured one in {good} of {len(regrets)}"
-        f" recordings (required: 95 %: {_met(good >= GOOD_RATIO * len(regrets))})."
+        f"{place}: the advised setting is within 3 %, or the noise, of the best measured one in {good} of"
+        f" {len(regrets)} recordings (required: 95 %: {_met(good >= GOOD_RATIO * len(regrets))})."
     )
 
 

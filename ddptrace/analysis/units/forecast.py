@@ -35,8 +35,6 @@ MODEL_RATIO: Final = 0.03
 """Share of the step by which a prediction may be off where the replay is not."""
 CHANGE_RATIO: Final = 0.1
 """Share of a change by which it may be off."""
-DEFAULT_THREADS: Final = 2
-"""Of a Gloo process group."""
 ROLES: Final = {UnitRole.UNSHARD.word: UnitRole.UNSHARD, UnitRole.REDUCE_SCATTER.word: UnitRole.REDUCE_SCATTER}
 FIELDS: Final = (
     "forward_prefetch",
@@ -54,6 +52,11 @@ FIELDS: Final = (
 
 
 AHEAD: Final = (0, 1, 2, 3)
+SAVED_NS: Final = (0.0, *(ms * 1e6 for ms in (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20)))
+ROUNDS: Final = 4
+"""What is saved up depends on the cost, and the cost on what is saved up."""
+WORTH_RATIO: Final = 0.9
+"""What an idle link saves up is believed where costs with it miss at most so many times as much."""
 CONTENTION: Final = (
     "Work of the host is taken to last as long beside communication as it did in the recording: nothing in it shows"
     " whether they slow each other."
@@ -66,12 +69,14 @@ ONE_MACHINE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One collective of all ranks. `alone_ns`: what it took, less what others beside it took of the wire."""
+    """One collective of all ranks. `alone_ns`: what it took, less what others beside it took of the wire; `idle_ns`:
+    how long nothing had been sent before."""
 
     step: int
     role: UnitRole
     nbytes: int
     alone_ns: float
+    idle_ns: float
 
 
 class UnitPredictor:
@@ -97,8 +102,8 @@ class UnitPredictor:
         if not chosen:
             raise DdptraceError("no step with the same FSDP units is recorded on all ranks")
         self._steps: list[tuple[StepScript, ...]] = chosen[:: -(-len(chosen) // MOST_STEPS)]
-        self._sent = list(sent(result.units))
-        self.costs = _costs(self._sent)
+        self._sent = list(sent(result.units, is_separate=scripts[0].is_separate))
+        self.costs, self._saved_ns = fitted(self._sent)
         self._replay = self._play(Setting())
 
     @property
@@ -214,7 +219,7 @@ class UnitPredictor:
             yield "Reductions: bytes are taken to cost what they do now, and the cast nothing."
         ahead = max(setting.forward_prefetch or 0, setting.backward_prefetch or 0)
         if ahead and not ways_of(self._ranks[0], setting).is_async:
-            yield "The host waits for each gather at once: on CPUs prefetches hide nothing without asynchronous gathers."
+            yield "The host waits for each gather at once: prefetches hide nothing without asynchronous gathers."
 
     @cached_property
     def _one_machine(self) -> bool:
@@ -241,7 +246,7 @@ class UnitPredictor:
         costs = {
             role: RoleCost(cost.latency_ns * latency, cost.ns_per_byte * byte) for role, cost in self.costs.items()
         }
-        return Wire(costs, self._ranks[0].threads or DEFAULT_THREADS, ways.is_separate)
+        return Wire(costs, self._saved_ns * byte, ways.is_separate)
 
     @cached_property
     def _paces(self) -> dict[int, float]:
@@ -249,7 +254,7 @@ class UnitPredictor:
         took: defaultdict[int, float] = defaultdict(float)
         cost: defaultdict[int, float] = defaultdict(float)
         for one in self._sent:
-            took[one.step] += one.alone_ns
+            took[one.step] += _whole_ns(one, self.costs[one.role], self._saved_ns)
             cost[one.step] += self.costs[one.role].alone_ns(one.nbytes)
         return {step: took[step] / cost[step] for step in took if cost[step]}
 
@@ -263,22 +268,38 @@ class Played:
     comm_ns: np.ndarray
 
 
-def sent(rows: Iterable[UnitRow]) -> Iterator[Sent]:
-    """Yield the gathers and reductions of FSDP units that all ranks' records hold."""
+def sent(rows: Iterable[UnitRow], *, is_separate: bool) -> Iterator[Sent]:
+    """Yield the gathers and reductions of FSDP units that all ranks' records hold. `is_separate`: both have a process
+    group of their own."""
     by_rank: defaultdict[int, defaultdict[int, list[UnitRow]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.kind == UnitKind.FSDP.value and row.role in ROLES and row.step is not None:
             by_rank[row.step][row.rank].append(row)
     for step, ranks in by_rank.items():
-        yield from _sent_in(step, [sorted(mine, key=lambda row: row.seq) for mine in ranks.values()])
+        yield from _sent_in(step, [sorted(mine, key=lambda row: row.seq) for mine in ranks.values()], is_separate)
 
 
-def _sent_in(step: int, ranks: Sequence[Sequence[UnitRow]]) -> Iterator[Sent]:
+def _sent_in(step: int, ranks: Sequence[Sequence[UnitRow]], is_separate: bool) -> Iterator[Sent]:
     together = [rows for rows in zip(*ranks, strict=False) if len({row.role for row in rows}) == 1]
     known = [rows for rows in together if all(_end(row) is not None for row in rows)]
     spans = np.array([(max(map(_begin, rows)), max(_end(row) or 0 for row in rows)) for rows in known], float)
+    spans = spans.reshape(-1, 2)
+    for mine in _lanes([rows[0].role for rows in known], is_separate):
+        spans[mine[1:], 0] = np.maximum(spans[mine[1:], 0], np.maximum.accumulate(spans[mine, 1])[:-1])
+        spans[mine, 1] = np.maximum(spans[mine, 1], spans[mine, 0])
     for rows, span in zip(known, spans, strict=True):
-        yield Sent(step, ROLES[rows[0].role], rows[0].nbytes or 0, _alone_ns(span, spans))
+        before = spans[spans[:, 0] < span[0], 1]
+        idle = max(span[0] - before.max(), 0.0) if len(before) else float("inf")
+        yield Sent(step, ROLES[rows[0].role], rows[0].nbytes or 0, _alone_ns(span, spans), idle)
+
+
+def _lanes(roles: Sequence[str], is_separate: bool) -> Iterator[list[int]]:
+    """Yield the positions of the collectives of each process group, which sends one after the other."""
+    if not is_separate:
+        yield list(range(len(roles)))
+        return
+    for role in ROLES:
+        yield [at for at, one in enumerate(roles) if one == role]
 
 
 def _begin(row: UnitRow) -> int:
@@ -290,27 +311,53 @@ def _end(row: UnitRow) -> int | None:
 
 
 def _alone_ns(span: np.ndarray, spans: np.ndarray) -> float:
-    """Its time, each instant divided by the number of collectives that ran then."""
+    """Its time, each instant divided by the number of process groups that sent then."""
     cuts = np.unique(np.clip(spans.ravel(), *span))
     middles = (cuts[1:] + cuts[:-1]) / 2
     beside = ((spans[:, :1] <= middles) & (middles < spans[:, 1:])).sum(axis=0)
     return float((np.diff(cuts) / np.maximum(beside, 1)).sum())
 
 
-def _costs(sent_: Sequence[Sent]) -> dict[UnitRole, RoleCost]:
-    return {role: _cost([one for one in sent_ if one.role is role]) for role in ROLES.values()}
+def fitted(sent_: Sequence[Sent]) -> tuple[dict[UnitRole, RoleCost], float]:
+    """Return the cost of each role, and what an idle link saves up: nothing, where that does not explain far more."""
+    tried = [(*_costs(sent_, saved), saved) for saved in SAVED_NS]
+    costs, error, saved = min(tried, key=lambda one: one[1])
+    return (costs, saved) if error <= WORTH_RATIO * tried[0][1] else (tried[0][0], 0.0)
 
 
-def _cost(sent_: Sequence[Sent]) -> RoleCost:
-    """The line through the medians of each size; through zero, where there is one size."""
-    by_size: defaultdict[int, list[float]] = defaultdict(list)
+def _costs(sent_: Sequence[Sent], saved_ns: float) -> tuple[dict[UnitRole, RoleCost], float]:
+    """Return the cost of each role, and how far off these are: mean share of what a collective took."""
+    costs = {role: _cost([one for one in sent_ if one.role is role], saved_ns) for role in ROLES.values()}
+    off = [
+        abs(costs[one.role].alone_ns(one.nbytes) / _whole_ns(one, costs[one.role], saved_ns) - 1)
+        for one in sent_
+        if one.alone_ns > 0
+    ]
+    return costs, fmean(off) if off else 0.0
+
+
+def _cost(sent_: Sequence[Sent], saved_ns: float) -> RoleCost:
+    """Find the line through the medians of each size; through zero, where there is one size."""
+    by_size: defaultdict[int, list[Sent]] = defaultdict(list)
     for one in sent_:
         if one.nbytes and one.alone_ns > 0:
-            by_size[one.nbytes].append(one.alone_ns)
+            by_size[one.nbytes].append(one)
     if not by_size:
         return RoleCost(0.0, 0.0)
-    typical = {nbytes: median(times) for nbytes, times in by_size.items()}
+    found = RoleCost(0.0, median(one.alone_ns / one.nbytes for one in by_size[max(by_size)]))
+    for _ in range(ROUNDS):
+        typical = {nbytes: median(_whole_ns(one, found, saved_ns) for one in mine) for nbytes, mine in by_size.items()}
+        found = _line(typical)
+    return found
+
+
+def _line(typical: Mapping[int, float]) -> RoleCost:
     if len(typical) == 1:
         ((nbytes, took),) = typical.items()
         return RoleCost(0.0, took / nbytes)
     return RoleCost(*line(list(typical), list(typical.values())))
+
+
+def _whole_ns(one: Sent, cost: RoleCost, saved_ns: float) -> float:
+    """What it would have taken had nothing been saved up before: no more can be than it has to send."""
+    return one.alone_ns + min(one.idle_ns, saved_ns, cost.ns_per_byte * one.nbytes)

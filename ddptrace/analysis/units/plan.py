@@ -19,7 +19,8 @@ from ddptrace.load.tables import Unit
 from ddptrace.schema import Phase, UnitMark, UnitRole
 
 ITEMSIZE: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
-PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
+USUAL: Final = {Phase.FORWARD: 0, Phase.BACKWARD: 1}
+"""Units that torch gathers ahead by itself."""
 
 
 class Do(enum.Enum):
@@ -59,7 +60,10 @@ def ways_of(script: RankScript, setting: Setting) -> Ways:
     itemsize = ITEMSIZE.get(had[0].dtype if had else "", 4)
     ratio = script.reduce_ratio if setting.reduce_dtype is None else ITEMSIZE[setting.reduce_dtype] / itemsize
     return Ways(
-        {phase: script.ahead.get(phase, 0) if asked[phase] is None else asked[phase] or 0 for phase in PHASES},
+        {
+            phase: script.ahead.get(phase, usual) if asked[phase] is None else asked[phase] or 0
+            for phase, usual in USUAL.items()
+        },
         script.is_async if setting.unshard_async_op is None else setting.unshard_async_op,
         setting.reshard_after_forward,
         setting.unit_size,
@@ -191,7 +195,7 @@ class _Emitted:
         self._costs = {
             (name, phase): _of_phase(costs, phase)
             for name, costs in (("in", script.in_ns), ("out", script.out_ns))
-            for phase in PHASES
+            for phase in USUAL
         }
         self._reduce_in, self._reduce_out = script.reduce_in_ns, script.reduce_out_ns
         self._launched: dict[tuple[int, int], int] = {}

@@ -2,16 +2,18 @@
 
 rank 0   ├ work ┼ launch a ┼ work ────┼ wait for a ┄┄┄┤
 rank 1   ├ work ────────┼ launch a ┼ work ┼ wait ┄┄┄┄┄┤
-wire                    [latency|=== bytes ===========)      two at once share the bytes per second
+wire                    [latency|=== bytes ===========)
 
-A process group carries as many collectives at once as it has threads, in the order in which they were launched.
+A process group has one connection to each peer: its collectives go out in the order of launch, one after the other. Two
+process groups share the bytes per second. A link that was idle may send the first bytes at once, as
+one whose rate is limited by tokens does.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.units.plan import Do, Op
@@ -34,10 +36,11 @@ class RoleCost:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`threads`: collectives of one process group at once. `is_separate`: reductions have a group of their own."""
+    """`saved_ns`: of its time to send, what an idle link saves up at most. `is_separate`: reductions have their own
+    group."""
 
     costs: Mapping[UnitRole, RoleCost]
-    threads: int
+    saved_ns: float = 0.0
     is_separate: bool = False
 
     def lane(self, role: UnitRole) -> UnitRole:
@@ -56,10 +59,10 @@ class PlayedStep:
 @dataclass(slots=True)
 class _Sending:
     collective: int
-    lane: UnitRole
-    latency_ns: float
-    left_ns: float
-    started: int = 0  # ranks that take part by now
+    left_ns: float  # of the wire to itself
+    bytes_ns: float  # part of it that an idle link can save up
+    launched: int = 0  # ranks that have launched it
+    has_begun: bool = False
 
 
 @dataclass(slots=True)
@@ -70,8 +73,6 @@ class _Rank:
     waits_for: int = -1
     waited_ns: float = 0.0
     began_waiting: float = 0.0
-    queues: dict[UnitRole, deque[int]] = field(default_factory=dict)
-    running: dict[UnitRole, int] = field(default_factory=dict)
 
 
 def play_step(ranks: Sequence[Sequence[Op]], wire: Wire, began_ns: Sequence[float]) -> PlayedStep:
@@ -84,10 +85,11 @@ class _Player:
         self._wire = wire
         self._ranks = [_Rank(ops, began) for ops, began in zip(ranks, began_ns, strict=True)]
         self._sendings: dict[int, _Sending] = {}
-        self._active: list[_Sending] = []
+        self._queues: defaultdict[UnitRole, deque[_Sending]] = defaultdict(deque)
         self._done: set[int] = set()
         self._now = min(began_ns)
         self._sent = 0.0
+        self._saved = wire.saved_ns
 
     def run(self) -> PlayedStep:
         while any(rank.at < len(rank.ops) or rank.waits_for >= 0 for rank in self._ranks):
@@ -121,47 +123,43 @@ class _Player:
                 return
 
     def _launch(self, rank: _Rank, op: Op) -> None:
-        lane, cost = self._wire.lane(op.role), self._wire.costs[op.role]
-        if op.collective not in self._sendings:
-            self._sendings[op.collective] = _Sending(op.collective, lane, cost.latency_ns, op.amount * cost.ns_per_byte)
-        rank.queues.setdefault(lane, deque()).append(op.collective)
-        self._admit(rank, lane)
+        cost = self._wire.costs[op.role]
+        sending = self._sendings.get(op.collective)
+        if sending is None:
+            nbytes_ns = op.amount * cost.ns_per_byte
+            sending = self._sendings[op.collective] = _Sending(op.collective, cost.latency_ns + nbytes_ns, nbytes_ns)
+            self._queues[self._wire.lane(op.role)].append(sending)
+        sending.launched += 1
 
-    def _admit(self, rank: _Rank, lane: UnitRole) -> None:
-        queue = rank.queues.get(lane)
-        while queue and rank.running.get(lane, 0) < self._wire.threads:
-            sending = self._sendings[queue.popleft()]
-            rank.running[lane] = rank.running.get(lane, 0) + 1
-            sending.started += 1
-            if sending.started == len(self._ranks):
-                self._active.append(sending)
+    def _under_way(self) -> list[_Sending]:
+        """Return what is sent now: of each process group the first, once all ranks have launched it."""
+        firsts = [queue[0] for queue in self._queues.values() if queue and queue[0].launched == len(self._ranks)]
+        for one in firsts:
+            self._begin(one)
+        return firsts
+
+    def _begin(self, sending: _Sending) -> None:
+        """What the idle link has saved up is sent at once."""
+        if not sending.has_begun:
+            sending.has_begun = True
+            at_once = min(self._saved, sending.bytes_ns)
+            sending.left_ns -= at_once
+            self._saved -= at_once
 
     def _next(self) -> float | None:
         """Return the instant of the next event; None where nothing happens any more."""
-        share = self._share()
-        ends = [
-            self._now + (one.latency_ns if one.latency_ns > NOTHING_NS else one.left_ns * share) for one in self._active
-        ]
+        sent = self._under_way()
+        ends = [self._now + one.left_ns * len(sent) for one in sent]
         works = [rank.now for rank in self._ranks if rank.at < len(rank.ops) and rank.waits_for < 0]
         return min((*ends, *works), default=None)
 
-    def _share(self) -> int:
-        """Collectives that share the wire."""
-        return max(sum(one.latency_ns <= NOTHING_NS for one in self._active), 1)
-
     def _pass(self, ns: float) -> None:
-        share = self._share()
-        for one in self._active:
-            if one.latency_ns > NOTHING_NS:
-                one.latency_ns -= ns
-            else:
-                one.left_ns -= ns / share
-        self._sent += ns * bool(self._active)
+        sent = self._under_way()
+        for one in sent:
+            one.left_ns -= ns / len(sent)
+        self._sent += ns * bool(sent)
+        self._saved = min(self._saved + ns * (not sent), self._wire.saved_ns)
         self._now += ns
-        over = [one for one in self._active if one.latency_ns <= NOTHING_NS and one.left_ns <= NOTHING_NS]
-        for one in over:
-            self._active.remove(one)
-            self._done.add(one.collective)
-            for rank in self._ranks:
-                rank.running[one.lane] -= 1
-                self._admit(rank, one.lane)
+        for queue in self._queues.values():
+            while queue and queue[0].has_begun and queue[0].left_ns <= NOTHING_NS:
+                self._done.add(queue.popleft().collective)

@@ -1,4 +1,4 @@
-"""What one rank's host did for its FSDP units in each step, taken apart so that other settings can put it together anew.
+"""What one rank's host did for its FSDP units in each step, taken apart so that a setting can put it together anew.
 
 host     ├ work ┼ use of a ┼ work ┼ use of b ┼ work ┼ gradients of b ┼ work ┼ gradients of a ┼ work ┤
 use        ├ copy in, gather ┄ waits ┄ copy out ┤        waits are left out: the model makes them
@@ -55,7 +55,7 @@ class StepScript:
 @dataclass(frozen=True, slots=True)
 class RankScript:
     """The steps of one rank with FSDP units. `ahead`: how many units ahead of its use a gather was launched, by phase;
-    `is_async`: the host went on after a gather; `threads`: of the process group."""
+    `is_async`: the host went on after a gather."""
 
     rank: int
     on_device: bool
@@ -66,7 +66,6 @@ class RankScript:
     is_separate: bool  # reductions have a process group of their own
     gather_ratio: float  # bytes gathered for each byte of parameters
     reduce_ratio: float
-    threads: int | None
     refusal: str | None = None  # why its steps cannot be played again
 
 
@@ -100,7 +99,6 @@ def script_of(view: RankView, chosen: Container[int] | None = None) -> RankScrip
         bool(reductions) and reductions.isdisjoint(call.group for call in gathers),
         _ratio(gathers, units),
         _ratio([call for call in calls if call.role is UnitRole.REDUCE_SCATTER], units),
-        next((group.threads for group in view.rank.groups if gathers and group.name == gathers[0].group), None),
         _refusal(calls, alike),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
 from ddptrace.analysis.tables.table import Table
@@ -94,7 +94,7 @@ class Setting:
     @property
     def of_units(self) -> bool:
         """Whether it asks for other units of FSDP, or for another way to gather and reduce them."""
-        return self != replace(self, **{field.name: field.default for field in fields(self) if field.name in OF_UNITS})
+        return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in OF_UNITS)
 
     @property
     def is_half(self) -> bool:
