@@ -20,13 +20,15 @@ AS_GOOD: Final = 1.01
 
 
 def best_ways(predictor: UnitPredictor, words: str = "the best way found") -> Prediction | None:
-    """Return the best way found; None where none surely wins enough of the step."""
+    """Return the best way found; None where none surely wins enough of the step. Units are divided otherwise only where
+    that wins enough by itself."""
     tried = [predictor.predict(words, setting) for setting in _tried()]
-    known = [one for one in tried if one.refusal is None and one.step_ns is not None]
-    if not known:
-        return None
-    least = min(one.step_ns or 0 for one in known)
-    best = min((one for one in known if (one.step_ns or 0) <= AS_GOOD * least), key=_cost)
+    known = [one for one in tried if one.refusal is None]
+    as_divided = [one for one in known if one.setting.unit_size == 1]
+    if min(map(_step, known)) > (1 - WORTH_RATIO) * min(map(_step, as_divided)):
+        known = as_divided
+    least = min(map(_step, known))
+    best = min((one for one in known if _step(one) <= AS_GOOD * least), key=_peak)
     return best if (best.gain_ratio or 0.0) >= WORTH_RATIO and (best.gain_low_ratio or 0.0) > 0 else None
 
 
@@ -36,9 +38,12 @@ def _tried() -> Iterator[Setting]:
         yield replace(plain, forward_prefetch=ahead, backward_prefetch=ahead, unshard_async_op=True)
 
 
-def _cost(one: Prediction) -> tuple[int, float]:
-    """Least memory first; then what changes least."""
-    return one.peak_nbytes or 0, abs(one.setting.unit_size - 1)
+def _step(one: Prediction) -> int:
+    return one.step_ns or 0
+
+
+def _peak(one: Prediction) -> int:
+    return one.peak_nbytes or 0
 
 
 def calls_of(setting: Setting, units: Sequence[Unit]) -> tuple[str, ...]:
@@ -57,9 +62,8 @@ def _calls(setting: Setting, roots: Sequence[Unit], units: Sequence[Unit]) -> It
         yield from (f"fully_shard({_module(part)}{kept})" for part in parts)
         yield "fully_shard(model)"
     yield "model._set_unshard_async_op(True)"
-    root = "model, " if roots else ""
-    firsts = ", ".join(_module(part[:1]) for part in parts)
-    yield f"units = [{root}{firsts}]  # in the order of forward"
+    names = ", ".join(f'"{part[0]}"' for part in parts)
+    yield f"units = [{'model, ' if roots else ''}*map(model.get_submodule, [{names}])]"
     yield f"backward = {'[units[0], *reversed(units[1:])]' if roots else 'units[::-1]'}"
     for phase, order, ahead in (
         ("forward", "units", setting.forward_prefetch),

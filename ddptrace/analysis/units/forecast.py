@@ -64,6 +64,10 @@ CONTENTION: Final = (
     "Work of the host is taken to last as long beside communication as it did in the recording: nothing in it shows"
     " whether they slow each other."
 )
+LARGER: Final = (
+    "Larger units: neighbours in the order of forward come together, the root's parameters stay apart. The cost of"
+    " messages that large is extrapolated: on slow links steps with units of 4 took up to 13 % longer than predicted."
+)
 ONE_MACHINE: Final = (
     "All ranks ran on one machine. If it has no CPU to spare, communication and compute slow each other: measure before"
     " you rely on predictions."
@@ -218,11 +222,7 @@ class UnitPredictor:
         if setting.unit_size < 1:
             yield "Smaller units: computation is taken to divide as evenly as the parameters do."
         if setting.unit_size > 1:
-            yield (
-                "Larger units: neighbours in the order of forward come together, the root's parameters stay apart. The"
-                " cost of messages that large is extrapolated: on slow links steps took up to 13 % longer than predicted"
-                " with units of 4."
-            )
+            yield LARGER
         if setting.reduce_dtype is not None:
             yield "Reductions: bytes are taken to cost what they do now, and the cast nothing."
         ahead = max(setting.forward_prefetch or 0, setting.backward_prefetch or 0)

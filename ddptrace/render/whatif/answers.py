@@ -62,7 +62,9 @@ def _units(advice: RunAdvice) -> Iterator[str]:
     )
     yield from textwrap.wrap(told, WIDTH)
     yield ""
-    yield from (f"  {line}" for line in advice.calls)
+    for line in advice.calls:
+        indent = "  " + " " * (len(line) - len(line.lstrip()))
+        yield from textwrap.wrap(line.lstrip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ")
 
 
 def _limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
