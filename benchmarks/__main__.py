@@ -164,7 +164,7 @@ def whatif(out: Path, as_json: bool, caps: tuple[str, ...], **asked: Any) -> Non
     default="200mbit,500mbit,1gbit",
     show_default=True,
     callback=names,
-    help="Rates of the link between two hosts; needs root.",
+    help="Rates of the link between two hosts (needs root), or loopback.",
 )
 @click.option("--turns", type=COUNT, default=10, show_default=True, help="Number of turns, two steps of each setting.")
 @written("shards")

@@ -16,7 +16,8 @@ import ddptrace
 from benchmarks import hosts
 from benchmarks.forks import in_forks, limit_s, prepare
 from benchmarks.shards_program import ALL, BLOCKS, Order, Tried, be_rank, peaks
-from benchmarks.whatif import HeldOut, MeasuredSetting, Progress, Regret, setup_of
+from benchmarks.whatif import HeldOut, MeasuredSetting, Progress, Regret, refusal, setup_of
+from benchmarks.whatif_program import LOOPBACK
 from benchmarks.whatif_sheet import Run, sheet
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
@@ -41,7 +42,7 @@ NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`rates`: of the link between two hosts, as `tc` writes them."""
+    """`rates`: of the link between two hosts, as `tc` writes them, or "loopback"."""
 
     rates: tuple[str, ...] = ("200mbit", "500mbit", "1gbit")
     tried: tuple[Tried, ...] = ALL
@@ -59,17 +60,19 @@ def bench_shards(options: Options, folder: Path, progress: Progress) -> Sheet:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
-        left_out = hosts.refusal()
+        left_out = refusal(options.rates)
         prepare(folder, "ddptrace.analyzer", "torch.testing._internal.distributed.fake_pg")
         (memory,) = in_forks([partial(peaks, 2, options.tried)], folder / "ranks.log", limit_s(len(ALL)))
-        runs = [] if left_out else list(_runs(options, folder, progress, memory))
+        runs = list(_runs(options, folder, progress, memory, left_out))
         made = _sheet(setup_of(options.rates), left_out, runs)
         write_sheet(made, {"options": asdict(options), "left_out": left_out, "runs": runs}, folder)
     return made
 
 
-def _runs(options: Options, folder: Path, progress: Progress, memory: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    for rate in options.rates:
+def _runs(
+    options: Options, folder: Path, progress: Progress, memory: Mapping[str, int], left_out: str
+) -> Iterator[dict[str, Any]]:
+    for rate in (one for one in options.rates if one == LOOPBACK or not left_out):
         run = _run(options, folder, rate, memory)
         errors = sorted(abs(row["error_ratio"]) for row in run["rows"])
         progress(f"{rate}: median error {errors[len(errors) // 2]:.1%}" if errors else rate)
@@ -77,12 +80,13 @@ def _runs(options: Options, folder: Path, progress: Progress, memory: Mapping[st
 
 
 def _run(options: Options, folder: Path, rate: str, memory: Mapping[str, int]) -> dict[str, Any]:
-    """Make a run on two hosts, and judge it in another process."""
+    """Make a run on two ranks, and judge it in another process."""
     path, log = folder / "runs" / rate, folder / "ranks.log"
     store = Path(f"{path}.store")
     with ExitStack() as made:
         made.callback(store.unlink, missing_ok=True)
-        order = Order(path, 2, options.tried, options.turns, made.enter_context(hosts.network(2, 0, rate)))
+        network = None if rate == LOOPBACK else made.enter_context(hosts.network(2, 0, rate))
+        order = Order(path, 2, options.tried, options.turns, network)
         patience_s = 2 * limit_s(len(list(order.numbered())))
         in_forks([partial(be_rank, rank, order) for rank in range(2)], log, patience_s)
     (found,) = in_forks([partial(judged, order, rate, dict(memory))], log, patience_s)

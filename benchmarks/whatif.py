@@ -65,7 +65,7 @@ def bench_whatif(options: Options, folder: Path, progress: Progress) -> Sheet:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
-        left_out = refusal(options)
+        left_out = refusal(options.rates)
         prepare(folder, "ddptrace.analyzer")
         runs = list(_runs(options, folder, progress, left_out))
         steps = {"steps of a setting": str(options.turns * 2 + 4)}
@@ -74,9 +74,9 @@ def bench_whatif(options: Options, folder: Path, progress: Progress) -> Sheet:
     return made
 
 
-def refusal(options: Options) -> str:
+def refusal(rates: Sequence[str]) -> str:
     """Return why this machine has no links with a set rate; empty if it has, or if none is asked for."""
-    return "" if set(options.rates) == {LOOPBACK} else hosts.refusal()
+    return "" if set(rates) == {LOOPBACK} else hosts.refusal()
 
 
 def _runs(options: Options, folder: Path, progress: Progress, left_out: str) -> Iterator[dict[str, Any]]:

@@ -66,7 +66,7 @@ CONTENTION: Final = (
 )
 LARGER: Final = (
     "Larger units: neighbours in the order of forward come together, the root's parameters stay apart. The cost of"
-    " messages that large is extrapolated: on slow links steps with units of 4 took up to 13 % longer than predicted."
+    " messages that large is extrapolated: on slow links steps with units of 4 took up to 12 % longer than predicted."
 )
 ONE_MACHINE: Final = (
     "All ranks ran on one machine. If it has no CPU to spare, communication and compute slow each other: measure before"
