@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -16,11 +17,14 @@ from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, summarize
 from ddptrace.analysis.tables.parallelism import UnitRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.advice import RunAdvice
 from ddptrace.analysis.units.advice import calls_of
+from ddptrace.analysis.units.forecast import UnitPredictor
 from ddptrace.analysis.units.plan import Do, Plan, ways_of
 from ddptrace.analysis.units.script import StepScript, script_of
 from ddptrace.analysis.whatif.tables import Setting
+from ddptrace.errors import DdptraceError
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.headline import headline
@@ -310,6 +314,16 @@ def test_larger_units_send_the_same_bytes_at_fewer_times(runs: dict[str, Trained
     assert planned(run, Setting(unit_size=0.5)).peak_nbytes() < planned(run, Setting()).peak_nbytes()
 
 
+def test_units_that_are_reduced_otherwise_than_once_for_each_use_are_refused(runs: dict[str, Trained]) -> None:
+    run = runs["plain"]
+    scripts = [script for rank in run.ranks if (script := script_of(view_of(rank))) is not None]
+    reduced = [row for row in run.result.units if row.role == "reduce-scatter"]
+    fewer = [row for row in run.result.units if row is not reduced[BLOCKS + 1]]  # of step 1
+    UnitPredictor(run.result, scripts)
+    with pytest.raises(DdptraceError, match="once for each use"):
+        UnitPredictor(replace(run.result, units=Table(UnitRow, fewer)), scripts)
+
+
 def test_replicas_and_other_models_are_refused(runs: dict[str, Trained]) -> None:
     script = script_of(view_of(runs["hsdp"].ranks[0]))
     assert script is not None and script.refusal is not None and "replicas" in script.refusal
@@ -324,4 +338,4 @@ def test_the_advice_can_be_pasted(runs: dict[str, Trained]) -> None:
     units = runs["plain"].ranks[0].units
     calls = "\n".join(calls_of(AHEAD_2, units))
     compile(calls, "advice", "exec")
-    assert 'model.get_submodule("blocks.0")' in calls and "units[at + 1 : at + 3]" in calls
+    assert 'model.get_submodule, ["blocks.0", "blocks.1", "blocks.2"]' in calls and "units[at + 1 : at + 3]" in calls

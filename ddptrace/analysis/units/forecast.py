@@ -6,7 +6,7 @@ recorded ones. The change of a setting is that between its played steps and the 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -109,9 +109,22 @@ class UnitPredictor:
         if not chosen:
             raise DdptraceError("no step with the same FSDP units is recorded on all ranks")
         self._steps: list[tuple[StepScript, ...]] = chosen[:: -(-len(chosen) // MOST_STEPS)]
+        self._check()
         self._sent = list(sent(result.units, is_separate=scripts[0].is_separate))
         self.costs, self._saved_ns = fitted(self._sent)
         self._replay = self._play(Setting())
+
+    def _check(self) -> None:
+        """Refuse what is not gathered and reduced once for each use, as where gradients are accumulated."""
+        for rank, script in zip(self._ranks, self._steps[0], strict=True):
+            planned = Counter(op.role.word for op in Plan(rank, ways_of(rank, Setting())).ops(script))
+            rows = [row for row in self.result.units if (row.rank, row.step) == (rank.rank, script.step)]
+            recorded = Counter(row.role for row in rows if row.kind == UnitKind.FSDP.value)
+            if any(planned[role] != recorded[role] for role in ROLES):
+                raise DdptraceError(
+                    "its FSDP units are not gathered and reduced once for each use, as where gradients are accumulated"
+                    " or forward is computed again"
+                )
 
     @property
     def recorded_ns(self) -> float:
@@ -159,7 +172,7 @@ class UnitPredictor:
             comm_ns=round(float(np.median(played.comm_ns))),
             buckets=None,
             basis=tuple(self._basis(setting)),
-            peak_nbytes=self._plans(setting)[0].peak_nbytes(),
+            peak_nbytes=max(plan.peak_nbytes() for plan in self._plans(setting)),
         )
 
     def answer(self, settings: Mapping[str, Setting]) -> WhatIf:
@@ -212,7 +225,7 @@ class UnitPredictor:
 
     def _refusal(self, setting: Setting) -> str | None:
         if setting != replace(Setting(), **{name: getattr(setting, name) for name in FIELDS}):
-            return "of FSDP units, buckets, ranks and schedules are not predicted"
+            return "of a run with FSDP units, other buckets, ranks, hosts and schedules are not predicted"
         return next((why for plan in self._plans(setting) if (why := plan.refusal()) is not None), None)
 
     def _basis(self, setting: Setting) -> Iterator[str]:

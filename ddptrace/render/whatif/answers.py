@@ -58,7 +58,8 @@ def _units(advice: RunAdvice) -> Iterator[str]:
     told = (
         f"Take {setting_words(best.setting)}: {gain_range(best)}, a step of {duration(best.step_ns)}"
         f" ({interval_words(best)} ms). Shards, gathered units and gradients of a rank then take"
-        f" {size(best.peak_nbytes)} at most, and {size(recorded.peak_nbytes)} now."
+        f" {size(best.peak_nbytes)} at most, and {size(recorded.peak_nbytes)} now. Keep the other arguments of your"
+        " calls of fully_shard."
     )
     yield from textwrap.wrap(told, WIDTH)
     yield ""
