@@ -104,8 +104,8 @@ class Plan:
             return "the root is the only unit"
         if max(uses.values()) > 1:
             return "a unit is used twice in forward or backward"
-        if self._parts > 1 and not all(map(self._is_leaf, self._movable)):
-            return "units that have others inside cannot be divided by halves"
+        if not all(map(self._is_leaf, self._movable)):
+            return "units that have others inside are not put together or divided"
         return None
 
     def ops(self, script: StepScript) -> list[Op]:
