@@ -158,6 +158,23 @@ def whatif(out: Path, as_json: bool, caps: tuple[str, ...], **asked: Any) -> Non
     print_sheet(bench_whatif(options, out, say), out, as_json)
 
 
+@main.command()
+@click.option(
+    "--rates",
+    default="200mbit,500mbit,1gbit",
+    show_default=True,
+    callback=names,
+    help="Rates of the link between two hosts (needs root), or loopback.",
+)
+@click.option("--turns", type=COUNT, default=10, show_default=True, help="Number of turns, two steps of each setting.")
+@written("shards")
+def shards(out: Path, as_json: bool, **asked: Any) -> None:
+    """Predict FSDP2 settings from a recording of another setting, and compare time and memory with the measured."""
+    from benchmarks.shards import Options, bench_shards
+
+    print_sheet(bench_shards(Options(**asked), out, say), out, as_json)
+
+
 def say(text: str) -> None:
     """Print progress, beside what a command prints as its result."""
     click.echo(text, err=True)

@@ -23,6 +23,7 @@ from ddptrace.analysis.whatif.advise import best_of
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import ObservedRank, observe
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
+from ddptrace.analysis.whatif.tables import Prediction
 from ddptrace.bench.conduct import held
 from ddptrace.bench.job import device_name
 from ddptrace.bench.workloads import workload
@@ -64,17 +65,18 @@ def bench_whatif(options: Options, folder: Path, progress: Progress) -> Sheet:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
-        left_out = refusal(options)
+        left_out = refusal(options.rates)
         prepare(folder, "ddptrace.analyzer")
         runs = list(_runs(options, folder, progress, left_out))
-        made = sheet(_setup(options), left_out, runs)
+        steps = {"steps of a setting": str(options.turns * 2 + 4)}
+        made = sheet(setup_of(options.rates) | steps, left_out, runs)
         write_sheet(made, {"options": asdict(options), "left_out": left_out, "runs": runs}, folder)
     return made
 
 
-def refusal(options: Options) -> str:
+def refusal(rates: Sequence[str]) -> str:
     """Return why this machine has no links with a set rate; empty if it has, or if none is asked for."""
-    return "" if set(options.rates) == {LOOPBACK} else hosts.refusal()
+    return "" if set(rates) == {LOOPBACK} else hosts.refusal()
 
 
 def _runs(options: Options, folder: Path, progress: Progress, left_out: str) -> Iterator[dict[str, Any]]:
@@ -101,14 +103,14 @@ def _run(options: Options, folder: Path, rate: str, model: str) -> dict[str, Any
     return dict(found)
 
 
-def _setup(options: Options) -> dict[str, str]:
+def setup_of(rates: Sequence[str]) -> dict[str, str]:
+    """Return what a run is made on. `rates`: of its links."""
     return {
         "ranks": "2",
         "backend": "gloo",
         "device": device_name(torch.device("cpu")),
         "torch": version("torch"),
-        "links": ", ".join(options.rates),
-        "steps of a setting": str(options.turns * 2 + 4),
+        "links": ", ".join(rates),
     }
 
 
@@ -138,6 +140,27 @@ class HeldOut:
     exposed_of_step_ratio: float  # the same difference
     is_within: bool  # the prediction's interval
     contention_is_known: bool
+
+    @classmethod
+    def of(
+        cls, told: Prediction, truth: MeasuredSetting, where: tuple[str, str], known: str, *, contention_is_known: bool
+    ) -> HeldOut:
+        """Compare an answered prediction with what was measured."""
+        step, low, high = (ns or 0 for ns in (told.step_ns, told.low_ns, told.high_ns))
+        off = abs((told.exposed_ns or 0) - truth.exposed_ns)
+        return cls(
+            *where,
+            known,
+            told.name,
+            step,
+            truth.step_ns,
+            step / truth.step_ns - 1,
+            truth.noise_ratio,
+            off / truth.exposed_ns if truth.exposed_ns else None,
+            off / truth.step_ns,
+            low <= truth.step_ns <= high,
+            contention_is_known,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +219,9 @@ def _rows(
     for asked in predictors:
         if asked == known:
             continue
-        told, truth = predictors[known].predict(asked.name, asked.setting), truths[asked.name]
-        step, low, high = (ns or 0 for ns in (told.step_ns, told.low_ns, told.high_ns))
-        off = abs((told.exposed_ns or 0) - truth.exposed_ns)
-        yield HeldOut(
-            *where,
-            known.name,
-            asked.name,
-            step,
-            truth.step_ns,
-            step / truth.step_ns - 1,
-            truth.noise_ratio,
-            off / truth.exposed_ns if truth.exposed_ns else None,
-            off / truth.step_ns,
-            low <= truth.step_ns <= high,
-            predictors[known].contention.is_known,
-        )
+        told = predictors[known].predict(asked.name, asked.setting)
+        is_known = predictors[known].contention.is_known
+        yield HeldOut.of(told, truths[asked.name], where, known.name, contention_is_known=is_known)
 
 
 def _regret(

@@ -37,9 +37,9 @@ HEADS: Final = (
     "noise, median",
 )
 NOTE: Final = (
-    "The steps of each plain cap predict all other settings. As near as noise: off by at most 3 %, or 1.5 times the"
+    "The steps of each plain setting predict all others. As near as noise: off by at most 3 %, or 1.5 times the"
     " difference between the halves of the measured steps. Exposed as near: off by at most 10 % of the exposed time, or"
-    " 2 % of the step. Regret: how much longer the advised cap takes than the best measured one."
+    " 2 % of the step. Regret: how much longer the advised setting takes than the best measured one."
 )
 
 
@@ -84,8 +84,8 @@ def _place(place: str, runs: Sequence[Run]) -> Iterator[str]:
     regrets = [one for run in runs for one in run["regrets"]]
     good = sum(one["regret_ratio"] <= max(NEAR_RATIO, one["noise_ratio"]) for one in regrets)
     yield (
-        f"{place}: the advised cap is within 3 %, or the noise, of the best measured one in {good} of {len(regrets)}"
-        f" recordings (required: 95 %: {_met(good >= GOOD_RATIO * len(regrets))})."
+        f"{place}: the advised setting is within 3 %, or the noise, of the best measured one in {good} of"
+        f" {len(regrets)} recordings (required: 95 %: {_met(good >= GOOD_RATIO * len(regrets))})."
     )
 
 

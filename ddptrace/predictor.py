@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ddptrace.analysis.rank_view import RankView
     from ddptrace.analysis.result import Result
     from ddptrace.analysis.timeline.advice import RunAdvice
+    from ddptrace.analysis.units.script import RankScript
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import AnyPredictor, Forecast
     from ddptrace.analysis.whatif.observed import ObservedRank
@@ -39,8 +40,8 @@ def whatif(
     """Predict the step of a recorded run under other settings. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module on CPUs,
-            or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
+        path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module or units
+            of FSDP2 on CPUs, or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
         settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
             `ddptrace whatif`.
         jobs: Number of processes that read the run.
@@ -70,7 +71,7 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
     Returns:
         The best caps in MiB, with the predicted gain, of a program that trained one data-parallel module on CPUs. Of
         any other, what its step loses as `ddptrace.analyze` has it, with the predicted step without each cause where
-        profiler windows of a GPU show it.
+        profiler windows of a GPU show it; of FSDP2 units on CPUs with the best way found, its memory and its calls.
 
     Raises:
         RunDirectoryError: There is no such run.
@@ -135,23 +136,26 @@ def understand(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None
     """Read a run once, for predictions and advice. Arguments are those of `advise`."""
     plan = plan_of(path, None, ())
     done = list(each_rank(_observed, plan, jobs, None, progress))
-    result = combined(plan, [rank for rank, _ in done], align=True)
-    return Understood(tuple(observed for _, observed in done), plan.world_size, result)
+    result = combined(plan, [rank for rank, _, _ in done], align=True)
+    scripts = tuple(script for _, _, script in done if script is not None)
+    return Understood(tuple(observed for _, observed, _ in done), plan.world_size, result, scripts)
 
 
 @dataclass(frozen=True)
 class Understood:
-    """A run as predictions need it."""
+    """A run as predictions need it. `scripts`: of the ranks that have FSDP units."""
 
     observed: tuple[ObservedRank, ...]
     world_size: int | None
     result: Result
+    scripts: tuple[RankScript, ...] = ()
 
     @cached_property
     def predictor(self) -> AnyPredictor:
         """Raises DdptraceError where the steps of the run cannot be replayed."""
         from ddptrace.analysis.pipeline.forecast import PipelinePredictor
         from ddptrace.analysis.timeline.forecast import TimelinePredictor
+        from ddptrace.analysis.units.forecast import UnitPredictor
         from ddptrace.analysis.whatif.predict import late_ranks
 
         if not self._reduces_on_cpus:
@@ -159,6 +163,8 @@ class Understood:
                 return TimelinePredictor(self.result)
             if self.result.bubbles:
                 return PipelinePredictor(self.result)
+            if self.scripts and len(self.scripts) == len(self.observed):
+                return UnitPredictor(self.result, self.scripts)
         return _predictor(self.observed, self.world_size, late_ranks(self.result))
 
     @cached_property
@@ -188,13 +194,14 @@ def _predictor(ranks: Sequence[ObservedRank], world_size: int | None, late: Sequ
     return Predictor(model_of(ranks, world_size), late)
 
 
-def _observed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank]:
+def _observed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank, RankScript | None]:
     """One rank, read and understood once. Raises DdptraceError where its steps cannot be replayed."""
+    from ddptrace.analysis.units.script import script_of
     from ddptrace.analysis.whatif.observed import observe_view
 
     with uncollected():
         view, analyzed = _understood(source)
-        return analyzed, observe_view(view, analyzed.tables.steps)
+        return analyzed, observe_view(view, analyzed.tables.steps), script_of(view)
 
 
 def _analyzed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank | Refusal]:

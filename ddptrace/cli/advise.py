@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) -> None:
     """Recommend bucket sizes for the training that RUN recorded.
 
-    Predicts the step time with the recommended bucket_cap_mb, and says what limits the step and what would not help. On
-    a GPU, and where no buckets are sent, it says what limits the step, with a prediction for each cause.
+    Predicts the step time with the recommended bucket_cap_mb, and says what limits the step and what would not help. Of
+    FSDP2 units on CPUs it prints the calls of the best way found, with the peak memory of a rank. On a GPU, and where
+    no buckets are sent, it says what limits the step, with a prediction for each cause.
 
     \b
     --verify runs your own training command, traced, with the recommended caps (MiB, comma-separated) as {caps}:

@@ -86,6 +86,45 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
     help="Microbatches of a pipeline in each step, of the recorded size.",
 )
 @click.option(
+    "--forward-prefetch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="FSDP units gathered ahead in forward (set_modules_to_forward_prefetch).",
+)
+@click.option(
+    "--backward-prefetch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="FSDP units gathered ahead in backward (set_modules_to_backward_prefetch).",
+)
+@click.option(
+    "--unshard-async-op/--no-unshard-async-op",
+    default=None,
+    help="Whether the host goes on while FSDP units are gathered (_set_unshard_async_op).",
+)
+@click.option(
+    "--reshard-after-forward/--no-reshard-after-forward",
+    default=None,
+    help="Whether FSDP units let go of their gathered parameters after forward (fully_shard).",
+)
+@click.option(
+    "--unit-size",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    metavar="FACTOR",
+    help="Size of FSDP units: 2 puts each two into one, 0.5 halves each.",
+)
+@click.option(
+    "--separate-reduce-scatter-group",
+    is_flag=True,
+    help="Give reductions of FSDP units a process group (set_separate_reduce_scatter_group).",
+)
+@click.option(
+    "--reduce-dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Type in which FSDP reduces gradients (MixedPrecisionPolicy).",
+)
+@click.option(
     "--scale", is_flag=True, help="Also simulate 8 to 4,096 ranks, with ring, tree and hierarchical all-reduce."
 )
 @click.option(
@@ -114,6 +153,13 @@ def whatif(
     free_data: bool,
     schedule: str | None,
     microbatches: int | None,
+    forward_prefetch: int | None,
+    backward_prefetch: int | None,
+    unshard_async_op: bool | None,
+    reshard_after_forward: bool | None,
+    unit_size: float,
+    separate_reduce_scatter_group: bool,
+    reduce_dtype: str | None,
     scale: bool,
     per_host: int,
     as_json: bool,
@@ -124,7 +170,8 @@ def whatif(
     Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
     ranks, perfect overlap and a free network. RUN may also be traces of a GPU by torch.profiler, or a run with profiler
     windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network. Of a pipeline it
-    is schedules and numbers of microbatches.
+    is schedules and numbers of microbatches. Of FSDP units on CPUs it is how far ahead they are gathered, their size,
+    and whether parameters stay after forward, each with the peak memory of a rank.
     """
     from ddptrace.analysis.whatif.answer import answer, scaling, usual
     from ddptrace.analysis.whatif.tables import Setting
@@ -149,6 +196,13 @@ def whatif(
         "free_data": free_data,
         "schedule": schedule,
         "microbatches": microbatches,
+        "forward_prefetch": forward_prefetch,
+        "backward_prefetch": backward_prefetch,
+        "unshard_async_op": unshard_async_op,
+        "reshard_after_forward": reshard_after_forward,
+        "unit_size": unit_size,
+        "separate_reduce_scatter_group": separate_reduce_scatter_group,
+        "reduce_dtype": reduce_dtype,
     }
     asked = [Setting(caps=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:

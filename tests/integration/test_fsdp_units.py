@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -12,10 +13,18 @@ from typing import Any
 import pytest
 
 import ddptrace
+from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, summarize
 from ddptrace.analysis.tables.parallelism import UnitRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.advice import RunAdvice
+from ddptrace.analysis.units.advice import calls_of
+from ddptrace.analysis.units.forecast import UnitPredictor
+from ddptrace.analysis.units.plan import Do, Plan, ways_of
+from ddptrace.analysis.units.script import StepScript, script_of
+from ddptrace.analysis.whatif.tables import Setting
+from ddptrace.errors import DdptraceError
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.headline import headline
@@ -226,7 +235,7 @@ def test_the_dimensions_of_a_foreign_step_add_up(foreign: Result) -> None:
         assert sums[step.rank, step.step] == step.exposed_comm_ns
 
 
-def test_advice_tells_what_analyze_tells_and_that_nothing_is_predicted(runs: dict[str, Trained]) -> None:
+def test_advice_tells_what_analyze_tells_and_what_the_units_take(runs: dict[str, Trained]) -> None:
     run = runs["plain"]
     advice = ddptrace.advise(run.path)
     assert isinstance(advice, RunAdvice)
@@ -234,7 +243,99 @@ def test_advice_tells_what_analyze_tells_and_that_nothing_is_predicted(runs: dic
     assert summary.typical is not None and advice.recorded_ns == summary.typical.window_ns
     worth = [row for row in run.result.savings if row.cost_ratio >= WORTH_RATIO]
     assert [limit.saving.cause for limit in advice.limits] == [row.cause for row in worth]
-    assert advice.refusal is not None and "no step can be replayed" in advice.refusal
+    assert advice.refusal is None and advice.recorded is not None and advice.recorded.peak_nbytes
     said = run_advice_text(advice, run.result)
     assert " ".join(headline(run.result, summary).text.split()) in " ".join(said.split())
-    assert "Nothing is predicted" in said
+
+
+# Other settings -------------------------------------------------------------------------------------------------------
+
+
+AHEAD_1 = Setting(forward_prefetch=1, backward_prefetch=1, unshard_async_op=True)
+AHEAD_2 = Setting(forward_prefetch=2, backward_prefetch=2, unshard_async_op=True)
+KEPT = Setting(reshard_after_forward=False)
+
+
+def planned(run: Trained, setting: Setting) -> Plan:
+    script = script_of(view_of(run.ranks[0]))
+    assert script is not None and script.refusal is None
+    return Plan(script, ways_of(script, setting))
+
+
+def sends(plan: Plan, script: StepScript) -> list[tuple[str, int]]:
+    return [(op.role.word, op.amount) for op in plan.ops(script) if op.do is Do.LAUNCH]
+
+
+@pytest.mark.parametrize(
+    ("known", "setting", "asked"),
+    [
+        ("plain", Setting(), "plain"),
+        ("plain", AHEAD_1, "ahead-1"),
+        ("plain", AHEAD_2, "ahead-2"),
+        ("ahead-2", AHEAD_1, "ahead-1"),
+        ("plain", KEPT, "kept"),
+        ("kept", Setting(reshard_after_forward=True), "plain"),
+        ("mixed", Setting(), "mixed"),
+        ("whole", Setting(), "whole"),
+    ],
+)
+def test_a_plan_launches_what_a_run_with_that_setting_launched(
+    runs: dict[str, Trained], known: str, setting: Setting, asked: str
+) -> None:
+    rows = [row for row in runs[asked].result.units if (row.rank, row.step, row.kind) == (0, STEP, "fsdp")]
+    script = script_of(view_of(runs[known].ranks[0]))
+    assert script is not None
+    found = sends(Plan(script, ways_of(script, setting)), script.steps[0])
+    assert found == [(row.role, row.nbytes) for row in sorted(rows, key=lambda row: row.seq)]
+
+
+def test_work_of_the_host_is_the_same_in_every_plan_but_for_copies(runs: dict[str, Trained]) -> None:
+    script = script_of(view_of(runs["plain"].ranks[0]))
+    assert script is not None
+    step = script.steps[0]
+    for size in (1.0, 0.5, 2.0, 3.0):
+        plan = Plan(script, ways_of(script, Setting(unit_size=size)))
+        work = sum(op.amount for op in plan.ops(step) if op.do is Do.WORK)
+        copies = sum(sum(one.values()) for one in (step.in_ns, step.out_ns, step.reduce_in_ns, step.reduce_out_ns))
+        assert sum(step.before_ns) < work <= sum(step.before_ns) + copies
+        assert sum(op.amount for op in plan.ops(step) if op.do is Do.HOLD) == 0  # all is let go
+
+
+def test_larger_units_send_the_same_bytes_at_fewer_times(runs: dict[str, Trained]) -> None:
+    run = runs["plain"]
+    script = script_of(view_of(run.ranks[0]))
+    assert script is not None
+    recorded, merged, halved = (
+        sends(planned(run, Setting(unit_size=size)), script.steps[0]) for size in (1.0, 3.0, 0.5)
+    )
+    assert sum(nbytes for _, nbytes in recorded) == sum(nbytes for _, nbytes in merged)
+    assert (len(recorded), len(merged), len(halved)) == (1 + 3 * BLOCKS + 1, 1 + 3 + 1, 1 + 6 * BLOCKS + 1)
+    assert planned(run, Setting(unit_size=3.0)).peak_nbytes() > planned(run, Setting()).peak_nbytes()
+    assert planned(run, Setting(unit_size=0.5)).peak_nbytes() < planned(run, Setting()).peak_nbytes()
+
+
+def test_units_that_are_reduced_otherwise_than_once_for_each_use_are_refused(runs: dict[str, Trained]) -> None:
+    run = runs["plain"]
+    scripts = [script for rank in run.ranks if (script := script_of(view_of(rank))) is not None]
+    reduced = [row for row in run.result.units if row.role == "reduce-scatter"]
+    fewer = [row for row in run.result.units if row is not reduced[BLOCKS + 1]]  # of step 1
+    UnitPredictor(run.result, scripts)
+    with pytest.raises(DdptraceError, match="once for each use"):
+        UnitPredictor(replace(run.result, units=Table(UnitRow, fewer)), scripts)
+
+
+def test_replicas_and_other_models_are_refused(runs: dict[str, Trained]) -> None:
+    script = script_of(view_of(runs["hsdp"].ranks[0]))
+    assert script is not None and script.refusal is not None and "replicas" in script.refusal
+    found = ddptrace.whatif(runs["plain"].path, {"caps": Setting(caps=(1.0,)), "kept": KEPT})
+    assert [one.refusal is None for one in found.predictions] == [False, True]
+    assert found.model == "units" and found.predictions[1].peak_nbytes
+    (only,) = ddptrace.whatif(runs["whole"].path, {"halves": Setting(unit_size=0.5)}).predictions
+    assert only.refusal == "the root is the only unit"
+
+
+def test_the_advice_can_be_pasted(runs: dict[str, Trained]) -> None:
+    units = runs["plain"].ranks[0].units
+    calls = "\n".join(calls_of(AHEAD_2, units))
+    compile(calls, "advice", "exec")
+    assert 'model.get_submodule, ["blocks.0", "blocks.1", "blocks.2"]' in calls and "units[at + 1 : at + 3]" in calls

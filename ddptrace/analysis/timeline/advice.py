@@ -4,7 +4,7 @@ the step would take without its cause."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ddptrace.analysis.pipeline.forecast import PipelinePredictor
@@ -13,11 +13,13 @@ from ddptrace.analysis.savings import EXPOSED
 from ddptrace.analysis.summary import WORTH_RATIO, summarize
 from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.analysis.timeline.forecast import TimelinePredictor, late_rank
+from ddptrace.analysis.units.advice import best_ways, calls_of
+from ddptrace.analysis.units.forecast import UnitPredictor
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.units import counted, duration
 
-RunPredictor = TimelinePredictor | PipelinePredictor
+RunPredictor = TimelinePredictor | PipelinePredictor | UnitPredictor
 REMEDIES: Final[Mapping[str, Setting]] = {
     EXPOSED: Setting(perfect_overlap=True),
     "work": Setting(host=2.0),
@@ -45,6 +47,9 @@ class RunAdvice:
     useful: tuple[Prediction, ...]  # what is sure to win something besides
     useless: tuple[Prediction, ...]  # what would not help
     refusal: str | None = None  # why nothing is predicted
+    recorded: Prediction | None = None  # the recorded FSDP units, with their peak memory; None of other runs
+    best: Prediction | None = None  # the best way to gather, keep and divide FSDP units; None where none surely wins
+    calls: tuple[str, ...] = ()  # lines of Python that set it
 
     def __repr__(self) -> str:
         return f"RunAdvice: {counted(len(self.limits), 'limit')} of a step of {duration(self.recorded_ns)}"
@@ -67,13 +72,20 @@ def advise_run(predictor: RunPredictor) -> RunAdvice:
         for name, setting in predictor.usual().items()
         if setting not in shown and (prediction := predictor.predict(name, setting)).refusal is None
     ]
-    return RunAdvice(
+    found = RunAdvice(
         round(predictor.recorded_ns),
         predictor.replay_error,
         limits,
         tuple(one for one in others if (one.gain_low_ratio or 0.0) > WORTH_RATIO),
         tuple(one for one in others if (one.gain_ratio or 0.0) < WORTH_RATIO),
     )
+    return _with_units(found, predictor) if isinstance(predictor, UnitPredictor) else found
+
+
+def _with_units(found: RunAdvice, predictor: UnitPredictor) -> RunAdvice:
+    best = best_ways(predictor)
+    calls = () if best is None else calls_of(best.setting, predictor.units)
+    return replace(found, recorded=predictor.predict("as recorded", Setting()), best=best, calls=calls)
 
 
 def advise_without_forecast(result: Result, reason: str) -> RunAdvice:

@@ -26,7 +26,7 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.build import StepEnd, Timeline, timeline_of
 from ddptrace.analysis.timeline.graph import Floats, Span
 from ddptrace.analysis.whatif.predict import uncertainty
-from ddptrace.analysis.whatif.tables import Prediction, Setting, WhatIf
+from ddptrace.analysis.whatif.tables import NO_UNITS, Prediction, Setting, WhatIf
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Intervals, Work
 from ddptrace.schema import Origin
@@ -340,6 +340,8 @@ def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
     planned = (setting.caps, setting.ranks, setting.accumulate)
     if any(one is not None for one in planned) or setting.order != "ready" or setting.groups != 1:
         yield "on a GPU nothing shows when each gradient was ready, so other buckets and ranks cannot be planned"
+    if setting.of_units:
+        yield NO_UNITS
     if setting.of_pipeline:
         yield "schedules of pipelines are predicted of runs without profiler windows of a GPU only"
     if changes_network(setting) and not timeline.calls:

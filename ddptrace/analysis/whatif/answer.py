@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.pipeline.forecast import PipelinePredictor
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.forecast import TimelinePredictor
+from ddptrace.analysis.units.forecast import UnitPredictor
 from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.again import Own, Scenario, own_times, play_all
 from ddptrace.analysis.whatif.play import Floats
@@ -25,8 +26,8 @@ from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, SmallCost
 from ddptrace.analysis.whatif.wire import ALGORITHMS, Algorithm, Wire
 from ddptrace.errors import DdptraceError
 
-AnyPredictor = Predictor | TimelinePredictor | PipelinePredictor
-"""Of buckets on CPUs, of a device's profiler windows, or of a pipeline."""
+AnyPredictor = Predictor | TimelinePredictor | PipelinePredictor | UnitPredictor
+"""Of buckets on CPUs, of a device's profiler windows, of a pipeline, or of FSDP units on CPUs."""
 RANKS: Final = (8, 32, 128, 512, 2048)
 
 

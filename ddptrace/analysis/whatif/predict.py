@@ -20,7 +20,7 @@ from ddptrace.analysis.steps.variation import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
 from ddptrace.analysis.whatif.model import Model, contention_of
 from ddptrace.analysis.whatif.play import Buckets, Floats, caps_nbytes, plan_buckets
-from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
+from ddptrace.analysis.whatif.tables import NO_UNITS, Contention, Prediction, Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import printable
 from ddptrace.findings import SLOW_LINK
@@ -239,6 +239,8 @@ def refusal_of(setting: Setting, model: Model) -> str | None:
 def _refusals(setting: Setting, model: Model) -> Iterator[str]:
     if setting.host != 1 or setting.free_data:
         yield "only profiler windows of a device show what waits for the host"
+    if setting.of_units:
+        yield NO_UNITS
     if setting.of_pipeline:
         yield "the run holds no pipeline"
     if model.hook is not None and setting.is_half:

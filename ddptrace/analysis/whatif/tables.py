@@ -11,9 +11,24 @@ from ddptrace.errors import DdptraceError
 from ddptrace.units import counted, duration
 
 MOST_TIMES: Final = 1e6
+NEARLY: Final = 1e-3
 Order = Literal["ready", "definition"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
-Model = Literal["buckets", "timeline", "pipeline"]
+ReduceDtype = Literal["float32", "bfloat16", "float16"]
+Model = Literal["buckets", "timeline", "pipeline", "units"]
+
+
+OF_UNITS: Final = (
+    "forward_prefetch",
+    "backward_prefetch",
+    "unshard_async_op",
+    "reshard_after_forward",
+    "unit_size",
+    "separate_reduce_scatter_group",
+    "reduce_dtype",
+)
+"""Fields of a setting that are about units of FSDP."""
+NO_UNITS: Final = "units of FSDP are predicted of runs that ddptrace recorded on CPUs only, and this one has none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,13 @@ class Setting:
     free_data: bool = False  # fetching a batch takes no time; of the same runs
     schedule: Schedule | None = None  # "gpipe", "1f1b" or "interleaved" with two stages on each rank; of a pipeline
     microbatches: int | None = None  # in a step, each as large as a recorded one; of a pipeline
+    forward_prefetch: int | None = None  # units of FSDP gathered ahead in forward: `set_modules_to_forward_prefetch`
+    backward_prefetch: int | None = None  # the same in backward: `set_modules_to_backward_prefetch`
+    unshard_async_op: bool | None = None  # the host does not wait for a gather at once: `_set_unshard_async_op`
+    reshard_after_forward: bool | None = None  # units let go of their gathered parameters: of `fully_shard`
+    unit_size: float = 1.0  # factor: 2 puts each two units into one, 0.5 halves each
+    separate_reduce_scatter_group: bool = False  # reductions have a communicator: `set_separate_reduce_scatter_group`
+    reduce_dtype: ReduceDtype | None = None  # of the reductions: of `MixedPrecisionPolicy`
 
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups", "microbatches")}
@@ -52,6 +74,13 @@ class Setting:
             and self.bandwidth <= MOST_TIMES,
             f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
             f"host lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": 1 / MOST_TIMES <= self.host <= MOST_TIMES,
+            "unit_size is a whole number, or 1 divided by one": _is_whole(self.unit_size)
+            or (self.unit_size > 0 and _is_whole(1 / self.unit_size)),
+            "forward_prefetch and backward_prefetch are 0 or more": min(
+                self.forward_prefetch or 0, self.backward_prefetch or 0
+            )
+            >= 0,
+            "reduce_dtype is float32, bfloat16 or float16": self.reduce_dtype in (None, *get_args(ReduceDtype)),
         } | {f"{name} is 1 or more": one is None or one >= 1 for name, one in counts.items()}
         for what, is_right in wrong.items():
             if not is_right:
@@ -63,6 +92,11 @@ class Setting:
         return self.schedule is not None or self.microbatches is not None
 
     @property
+    def of_units(self) -> bool:
+        """Whether it asks for other units of FSDP, or for another way to gather and reduce them."""
+        return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in OF_UNITS)
+
+    @property
     def is_half(self) -> bool:
         """Whether gradients are sent in 16 bits."""
         return self.fp16 or self.bf16
@@ -71,6 +105,10 @@ class Setting:
         """Only what is not as recorded."""
         told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
+
+
+def _is_whole(size: float) -> bool:
+    return math.isfinite(size) and size >= 1 and abs(size - round(size)) < NEARLY
 
 
 def _are_caps(caps: object) -> bool:
@@ -95,6 +133,7 @@ class Prediction:
     buckets: int | None  # number of buckets
     basis: tuple[str, ...] = ()  # what it rests on, in sentences
     refusal: str | None = None  # why the run cannot tell; None where it can
+    peak_nbytes: int | None = None  # most memory of one rank's shards, gathered units and gradients; of FSDP units
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +179,17 @@ class WhatIf:
     steps: int  # steps that are played again
     recorded_ns: int  # the typical step, as recorded
     recorded_exposed_ns: int  # exposed communication of the typical step
-    backwards: int | None  # backwards of a step, or microbatches of a pipeline; None of a device's profiler windows
+    backwards: (
+        int | None
+    )  # backwards of a step, or microbatches of a pipeline; None of a device's profiler windows, and of FSDP
+    #   units
     replayed: Prediction  # the recorded setting, predicted as all others are, from ready times and costs alone
     replay_error_ratio: float  # (replayed step - recorded step) / recorded step
-    cost: Cost | None  # fitted cost of an all-reduce; None, as contention, of a device's profiler windows
+    cost: Cost | None  # fitted cost of an all-reduce; None, as contention, of what is not played from buckets
     contention: Contention | None  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
-    model: Model = "buckets"  # what is played again: "buckets" on CPUs, "timeline" of a device, or "pipeline"
+    model: Model = "buckets"  # what is played again: "buckets" on CPUs, "timeline" of a device, "pipeline", or
+    #   "units" of FSDP on CPUs
 
     def __repr__(self) -> str:
         return f"WhatIf: {counted(len(self.predictions), 'prediction')} for a step of {duration(self.recorded_ns)}"

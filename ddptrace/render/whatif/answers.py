@@ -27,9 +27,10 @@ from ddptrace.render.whatif.words import (
     gain_words,
     interval_words,
     replay_words,
+    setting_words,
 )
 from ddptrace.render.words import WIDTH, indented
-from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent, signed_tenths
+from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent, signed_tenths, size
 
 NAME_WIDTH: Final = 34
 MOST_PLANS: Final = 6
@@ -47,6 +48,7 @@ def run_advice_text(advice: RunAdvice, result: Result) -> str:
     sections = [
         textwrap.wrap(f"ddptrace advise · {headline(result, summary).text}", WIDTH),
         textwrap.wrap(doubt_words(advice.replay_error_ratio or 0.0), WIDTH),
+        list(_units(advice)),
         list(_run_limits(advice, result, summary)),
         list(_remedy_lines("What else would help", advice.useful)),
         list(_remedy_lines("What would not help", advice.useless)),
@@ -54,6 +56,24 @@ def run_advice_text(advice: RunAdvice, result: Result) -> str:
         list(_basis_lines((*predictions, *advice.useful, *advice.useless))),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _units(advice: RunAdvice) -> Iterator[str]:
+    """What to paste, with what it wins and the memory that it takes."""
+    best, recorded = advice.best, advice.recorded
+    if best is None or recorded is None:
+        return
+    told = (
+        f"Take {setting_words(best.setting)}: {gain_range(best)}, a step of {duration(best.step_ns)}"
+        f" ({interval_words(best)} ms). Shards, gathered units and gradients of a rank then take"
+        f" {size(best.peak_nbytes)} at most, and {size(recorded.peak_nbytes)} now. Keep the other arguments of your"
+        " calls of fully_shard."
+    )
+    yield from textwrap.wrap(told, WIDTH)
+    yield ""
+    for line in advice.calls:
+        indent = "  " + " " * (len(line) - len(line.lstrip()))
+        yield from textwrap.wrap(line.lstrip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ")
 
 
 def _run_limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
@@ -90,11 +110,14 @@ def _answers(found: WhatIf) -> Iterator[str]:
     answered = [one for one in found.predictions if one.refusal is None]
     if not answered:
         return
-    yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
+    last = "peak MB" if found.model == "units" else "buckets"
+    yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {last:>8}"
     for prediction in (found.replayed, *answered):
         yield _prediction_line(prediction)
     if found.model != "pipeline":
         yield from indented("exposed: waiting for late ranks counts, whatever the network")
+    if found.model == "units":
+        yield from indented("peak: shards, gathered units and gradients of one rank, without activations and optimizer")
     if any(one.setting.microbatches for one in answered):
         yield from indented("change: of the time for each microbatch")
     if any(one.setting.accumulate for one in answered):
@@ -104,7 +127,8 @@ def _answers(found: WhatIf) -> Iterator[str]:
 def _prediction_line(one: Prediction) -> str:
     lines = textwrap.wrap(one.name, NAME_WIDTH) or [""]
     figures = f"{millis(one.step_ns):>9} {interval_words(one):>18} {gain_words(one):>7} {millis(one.exposed_ns):>11}"
-    first = f"  {lines[0]:<{NAME_WIDTH}} {figures} {one.buckets if one.buckets else '-':>8}"
+    last = f"{one.buckets if one.buckets else '-'}" if one.peak_nbytes is None else f"{one.peak_nbytes / 1e6:,.1f}"
+    first = f"  {lines[0]:<{NAME_WIDTH}} {figures} {last:>8}"
     return "\n".join((first, *(f"  {line}" for line in lines[1:])))
 
 

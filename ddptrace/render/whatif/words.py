@@ -51,6 +51,30 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield f"schedule {setting.schedule}"
     if setting.microbatches is not None:
         yield counted(setting.microbatches, "microbatch", "microbatches")
+    yield from _unit_parts(setting)
+
+
+def _unit_parts(setting: Setting) -> Iterator[str]:
+    """What is otherwise about FSDP units, in the words of torch."""
+    ahead = setting.forward_prefetch, setting.backward_prefetch
+    if ahead[0] is not None and ahead[0] == ahead[1]:
+        yield f"prefetch {ahead[0]}"
+    else:
+        yield from (
+            f"{phase} prefetch {count}"
+            for phase, count in zip(("forward", "backward"), ahead, strict=True)
+            if count is not None
+        )
+    if setting.unshard_async_op is not None:
+        yield f"{'asynchronous' if setting.unshard_async_op else 'synchronous'} gathers"
+    if setting.reshard_after_forward is not None:
+        yield f"reshard_after_forward={setting.reshard_after_forward}"
+    if setting.unit_size != 1:
+        yield f"units of {setting.unit_size:g}" if setting.unit_size > 1 else f"units of 1/{1 / setting.unit_size:g}"
+    if setting.separate_reduce_scatter_group:
+        yield "a separate group for reductions"
+    if setting.reduce_dtype is not None:
+        yield f"reductions in {setting.reduce_dtype}"
 
 
 def caps_words(caps_mb: Sequence[float]) -> str:
@@ -84,6 +108,7 @@ PLAYED_FROM: Final[Mapping[str, str]] = {
     "buckets": "ready times and costs",
     "timeline": "launches, lengths of kernels and waits",
     "pipeline": "the order on each rank and the times of the stages",
+    "units": "the order of units, the work between them and the cost of gathers and reductions",
 }
 """By model."""
 
