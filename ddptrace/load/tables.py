@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.findings import Finding
+from ddptrace.rows import row
 from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd, UnitMark, UnitRole
 
 MOST_RANKS: Final = 1_000_000
@@ -24,6 +25,7 @@ Intervals = NDArray[np.int64]
 INSTANCE: Final = re.compile(r"_\d+$")
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class StepMark:
     """One step as it was found during training, from the end of the previous update to the end of this one."""
@@ -36,6 +38,7 @@ class StepMark:
     optimizers: int = 0  # a bit for each that updated; 0 where not told
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class PhaseMark:
     """One stretch of a phase as it was seen; marks may nest (a forward inside a closure, an update inside backward)."""
@@ -100,6 +103,7 @@ class DeviceEvents:
     waits: Intervals = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # it waited for an event of a stream
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Call:
     """One collective call on one rank."""

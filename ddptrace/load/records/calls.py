@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from ddptrace.load.records.kept import LONG_AGO
 from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, Row
 from ddptrace.load.tables import Call, PhaseMark, RankRpc, RpcCall, RpcRun, RpcWait
+from ddptrace.rows import replaced
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Kind, Origin, Phase, RpcFlag, RpcOp
 
 NO_GRADIENT: Final = ("int", "uint", "bool")
@@ -79,7 +79,7 @@ def with_proven_ends(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> tupl
 
 def _cut(call: Call, over_by: int) -> Call:
     late = call.done_at_ns is not None and call.done_at_ns > over_by
-    return dataclasses.replace(call, done_at_ns=over_by) if late else call
+    return replaced(call, done_at_ns=over_by) if late else call
 
 
 def known_over_by(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> dict[int, int]:
