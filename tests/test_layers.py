@@ -81,7 +81,7 @@ ALLOWED = {
         ours("record", "load", "analysis", "live"),
         ("numpy", "opentelemetry", "grpc", "google", "requests", "urllib3", "prometheus_client"),
     ),
-    "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly", "rich")),
+    "render": Row(ours("analysis", "load.tables"), ("numpy", "isal"), inside=("plotly", "rich")),
     # the package itself: training is measured under `trace`, as users call it. engine: the number of cores
     "bench": Row(
         ours("__init__", "reducer", "analysis", "render", "engine", "own_module"),

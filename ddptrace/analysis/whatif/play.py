@@ -111,9 +111,12 @@ class _Player:
     launched: int = 0
     active: list[_Sending] = field(default_factory=list)
     queues: list[deque[_Sending]] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)  # workers, by group
+    costs: dict[float, tuple[float, float, float]] = field(default_factory=dict)  # by bytes, as `_Sending` has them
 
     def run(self) -> Played:
-        self.queues = [deque() for _ in range(self.wire.lanes)]
+        lanes, workers = self.wire.lanes, self.wire.workers
+        self.queues, self.free = [deque() for _ in range(lanes)], [workers] * lanes
         count, slower, active = len(self.launches), 1 + self.slowdown, self.active
         now = work = self.launches[0]
         sent = 0.0
@@ -131,22 +134,27 @@ class _Player:
             if is_over:
                 for one in [one for one in active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
                     active.remove(one)
+                    self.free[one.bucket % lanes] += 1
                     done[one.bucket] = now
         return Played(done, np.array(marks))
 
     def _admit(self, work: float) -> None:
         """What is launched by now, as far as its group has a worker for it."""
         while self.launched < len(self.launches) and self.launches[self.launched] - work <= NOTHING_NS:
-            nbytes = self.nbytes[self.launched]
-            sending = _Sending(self.launched, *self.wire.cost(nbytes), max(min(nbytes, PIECES_NBYTES), 1.0))
+            sending = _Sending(self.launched, *self._cost(self.nbytes[self.launched]))
             self.queues[self.launched % self.wire.lanes].append(sending)
             self.launched += 1
         for lane, queue in enumerate(self.queues):
-            if queue:
-                busy = sum([one.bucket % self.wire.lanes == lane for one in self.active])
-                while queue and busy < self.wire.workers:
-                    self.active.append(queue.popleft())
-                    busy += 1
+            while queue and self.free[lane]:
+                self.active.append(queue.popleft())
+                self.free[lane] -= 1
+
+    def _cost(self, nbytes: float) -> tuple[float, float, float]:
+        """Latency, time of its bytes, and weight; buckets are mostly of one size."""
+        cost = self.costs.get(nbytes)
+        if cost is None:
+            cost = self.costs[nbytes] = (*self.wire.cost(nbytes), max(min(nbytes, PIECES_NBYTES), 1.0))
+        return cost
 
     def _until(self, work: float, weights: float, slower: float) -> float:
         """Time to the next event. `weights`: all of those that are past their latency; `slower`: by so many times

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ddptrace.load.records.kept import LONG_AGO
-from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, Row
+from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, NATIVE, THREAD, A, B, C, D, E, F, Row
 from ddptrace.load.tables import Call, PhaseMark, RankRpc, RpcCall, RpcRun, RpcWait
 from ddptrace.rows import replaced
-from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Kind, Origin, Phase, RpcFlag, RpcOp
+from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, Kind, Origin, Phase, RpcFlag, RpcOp
 
 NO_GRADIENT: Final = ("int", "uint", "bool")
 """Of all that a reducer's C++ reduces in backward, only the bitmap of used parameters has such a dtype."""
@@ -58,7 +58,7 @@ def _alone(call: Row, op: str, dtype: str) -> Origin:
     """Return the origin of a call without Python below it: in backward, only DDP issues such all-reduces."""
     if call[E]:
         return Origin.HOOK
-    if call[FLAGS] & CallFlag.NATIVE and op.startswith("all_reduce"):
+    if call[FLAGS] & NATIVE and op.startswith("all_reduce"):
         return Origin.UNUSED_PARAMETERS if dtype.startswith(NO_GRADIENT) else Origin.GRADIENTS
     return Origin.PROGRAM
 
