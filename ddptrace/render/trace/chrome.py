@@ -40,9 +40,13 @@ TRACKS_MAX: Final = 100_000
 def write_trace(result: Result, path: str | os.PathLike[str]) -> Path:
     """Write `path` (trace.json.gz) whole or not at all. Its 0 is the run's zero, or earlier where something was; ranks
     that share no instant with the others have a 0 of their own."""
-    with whole_file(path) as raw, igzip.IGzipFile("", "wb", FASTEST, raw, mtime=0) as file:
+    with whole_file(path) as raw, _packed(raw) as file:
         write_json(result, file)
     return Path(path)
+
+
+def _packed(raw: IO[bytes]) -> igzip.IGzipFile:
+    return igzip.IGzipFile("", "wb", FASTEST, raw, mtime=0)  # type: ignore[no-untyped-call]
 
 
 def write_json(result: Result, file: igzip.IGzipFile | IO[bytes]) -> None:
