@@ -73,7 +73,7 @@ def analyze(
         DdptraceError: An argument is wrong, or a worker process failed.
     """
     plan = plan_of(path, cache, comm_kernels)
-    return combined(plan, list(each_rank(analyzed_rank, plan, jobs, scheduler, progress)), align=align)
+    return combined(plan, each_rank(analyzed_rank, plan, jobs, scheduler, progress), align=align)
 
 
 def rank_populations(
@@ -94,14 +94,23 @@ def rank_populations(
     return each_rank(_populated, plan, jobs, scheduler, progress)
 
 
-def combined(plan: Plan, ranks: Sequence[AnalyzedRank], *, align: bool) -> Result:
+def combined(plan: Plan, ranks: Iterable[AnalyzedRank], *, align: bool) -> Result:
     """Put the analyzed ranks of a plan together. `align`: as in `analyze`."""
     from ddptrace.analysis.analyze import RunHead, combine
+    from ddptrace.analysis.run_view import taken_from
 
-    world_size, findings = settle(plan, ranks)
+    tables: list[RankTables] = []
+    world_size, findings = settle(plan, _without_tables(ranks, tables))
     head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, plan.manifest)
     with uncollected():
-        return combine(head, [rank.tables for rank in ranks], align=align)
+        return combine(head, taken_from(tables), align=align)
+
+
+def _without_tables(ranks: Iterable[AnalyzedRank], tables: list[RankTables]) -> Iterator[AnalyzedRank]:
+    """Yield the ranks, and put their tables into the list, where `combine` lets them go as it moves them."""
+    for rank in ranks:
+        tables.append(rank.tables)
+        yield rank
 
 
 def analyzed_rank(source: RankSource) -> AnalyzedRank:
