@@ -3,10 +3,10 @@ report. Joins load, analysis and the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ddptrace.analyzer import AnalyzedRank, AnyPath, Progress, analyzed_rank, combined, each_rank, plan_of, uncollected
 from ddptrace.errors import DdptraceError
@@ -30,6 +30,7 @@ MOST_BUCKETS: Final = 200
 NOT_RECORDED: Final = "ddptrace did not record it"
 LARGE: Final = "the run is large; `ddptrace advise` predicts it"
 
+Seen = TypeVar("Seen")
 Refusal = str
 """Why a rank is of no use for a forecast."""
 
@@ -100,11 +101,19 @@ def analyze_with_forecast(
 
     plan = plan_of(path, cache, comm_kernels)
     is_small = len(plan.sources) <= MOST_RANKS and sum(source.nbytes for source in plan.sources) <= MOST_NBYTES
-    done = list(each_rank(_analyzed if is_small else _only_analyzed, plan, jobs, scheduler, progress))
-    result = combined(plan, [rank for rank, _ in done], align=align)
+    done = each_rank(_analyzed if is_small else _only_analyzed, plan, jobs, scheduler, progress)
+    observed: list[ObservedRank | Refusal] = []
+    result = combined(plan, _without_observed(done, observed), align=align)
     if not result.recorded:
         return result, Forecast()
-    return result, forecast_from([observed for _, observed in done], plan.world_size, late_ranks(result))
+    return result, forecast_from(observed, plan.world_size, late_ranks(result))
+
+
+def _without_observed(done: Iterable[tuple[AnalyzedRank, Seen]], observed: list[Seen]) -> Iterator[AnalyzedRank]:
+    """Yield the analyzed ranks, and put what was observed into the list. Nothing else keeps their tables."""
+    for rank, seen in done:
+        observed.append(seen)
+        yield rank
 
 
 def forecast_from(
@@ -135,10 +144,11 @@ def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None)
 def understand(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Understood:
     """Read a run once, for predictions and advice. Arguments are those of `advise`."""
     plan = plan_of(path, None, ())
-    done = list(each_rank(_observed, plan, jobs, None, progress))
-    result = combined(plan, [rank for rank, _, _ in done], align=True)
-    scripts = tuple(script for _, _, script in done if script is not None)
-    return Understood(tuple(observed for _, observed, _ in done), plan.world_size, result, scripts)
+    seen: list[tuple[ObservedRank, RankScript | None]] = []
+    done = each_rank(_observed, plan, jobs, None, progress)
+    result = combined(plan, _without_observed(done, seen), align=True)
+    scripts = tuple(script for _, script in seen if script is not None)
+    return Understood(tuple(observed for observed, _ in seen), plan.world_size, result, scripts)
 
 
 @dataclass(frozen=True)
@@ -194,14 +204,14 @@ def _predictor(ranks: Sequence[ObservedRank], world_size: int | None, late: Sequ
     return Predictor(model_of(ranks, world_size), late)
 
 
-def _observed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank, RankScript | None]:
+def _observed(source: RankSource) -> tuple[AnalyzedRank, tuple[ObservedRank, RankScript | None]]:
     """One rank, read and understood once. Raises DdptraceError where its steps cannot be replayed."""
     from ddptrace.analysis.units.script import script_of
     from ddptrace.analysis.whatif.observed import observe_view
 
     with uncollected():
         view, analyzed = _understood(source)
-        return analyzed, observe_view(view, analyzed.tables.steps), script_of(view)
+        return analyzed, (observe_view(view, analyzed.tables.steps), script_of(view))
 
 
 def _analyzed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank | Refusal]:

@@ -18,6 +18,7 @@ EVERYWHERE = (
     "ddptrace.schema",
     "ddptrace.trace_options",
     "ddptrace.ops",
+    "ddptrace.rows",
     "ddptrace.findings",
     "ddptrace.units",
     "ddptrace.version",
@@ -44,6 +45,7 @@ ALLOWED = {
     "findings": Row(),
     "trace_options": Row(),
     "ops": Row(),
+    "rows": Row(packages=("msgspec",)),
     "units": Row(),
     "schema": Row(packages=("numpy",)),
     "version": Row(),
@@ -75,7 +77,7 @@ ALLOWED = {
         ours("record", "load", "analysis", "live"),
         ("numpy", "opentelemetry", "grpc", "google", "requests", "urllib3", "prometheus_client"),
     ),
-    "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly", "rich")),
+    "render": Row(ours("analysis", "load.tables"), ("numpy", "isal"), inside=("plotly", "rich")),
     # the package itself: training is measured under `trace`, as users call it. engine: the number of cores
     "bench": Row(
         ours("__init__", "reducer", "analysis", "render", "engine", "own_module"),

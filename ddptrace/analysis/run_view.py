@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -41,11 +41,18 @@ def run_view(ranks: Iterable[RankTables], *, align: bool, nccl: NcclTold = UNTOL
     tables = sorted(ranks, key=attrgetter("row.rank"))
     matching = match_ranks([(table.facts, table.collectives, table.steps) for table in tables])
     clocks = clock_rows(tables, matching.rows, align=align)
-    tables = aligned_tables(tables, clocks)
+    tables = aligned_tables(taken_from(tables), clocks)
     matches, arrivals = arrivals_of(tables, matching.rows, clocks)
     compared = ComparedRanks(tables, matches)
     rpcs = tuple(rpc_rows([table.rpc for table in tables]))
     return RunView(tuple(tables), matching, clocks, matches, arrivals, compared, rpcs, pipelines(tables), nccl)
+
+
+def taken_from(tables: list[RankTables]) -> Iterator[RankTables]:
+    """Yield the tables in order, and take each out of the list: of one moved to another time line no copy is kept."""
+    tables.reverse()
+    while tables:
+        yield tables.pop()
 
 
 def matched_collectives(run: RunView) -> Iterable[CollectiveRow]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.findings import Finding
+from ddptrace.rows import row
 from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd, UnitMark, UnitRole
 
 MOST_RANKS: Final = 1_000_000
@@ -25,6 +26,7 @@ Intervals = NDArray[np.int64]
 INSTANCE: Final = re.compile(r"_\d+$")
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class StepMark:
     """One step as it was found during training, from the end of the previous update to the end of this one."""
@@ -37,6 +39,7 @@ class StepMark:
     optimizers: int = 0  # a bit for each that updated; 0 where not told
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class PhaseMark:
     """One stretch of a phase as it was seen; marks may nest (a forward inside a closure, an update inside backward)."""
@@ -103,6 +106,7 @@ class DeviceEvents:
     #   launched nothing: placed by the host, when the stream came there, until when
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Call:
     """One collective call on one rank."""

@@ -7,6 +7,7 @@ import pickle
 from analysis_records import Piece, call, gpu_call, gpu_window, hook, layout, mark, rank, reducer, run, step
 
 from ddptrace.analysis.analyze import RunHead, analyze_rank, analyze_run, combine
+from ddptrace.analysis.run_view import taken_from
 from ddptrace.findings import Finding
 from ddptrace.load.tables import RankRun, Run
 from ddptrace.schema import Phase
@@ -46,3 +47,13 @@ def test_the_order_in_which_ranks_come_back_does_not_matter() -> None:
 def test_only_what_a_rank_did_is_in_its_tables_not_its_records() -> None:
     tables = analyze_rank(rank(reducers=[reducer([1] * 50_000, layout(0, 0, tuple(range(50_000))))]))
     assert len(pickle.dumps(tables)) < 10_000
+
+
+def test_tables_that_are_taken_from_a_list_are_in_order_and_no_longer_in_it() -> None:
+    tables = [analyze_rank(one) for one in ranks()]
+    numbers = []
+    for table in taken_from(tables):
+        assert all(left is not table for left in tables)
+        numbers.append(table.row.rank)
+    assert numbers == [0, 1, 2]
+    assert not tables

@@ -156,7 +156,7 @@ UNREADABLE = {
     "a number as category": '"ts": 1, "dur": 1, "cat": 5',
     "a flag as thread": '"ts": 1, "dur": 1, "tid": true',
     "a text as arguments": '"ts": 1, "dur": 1, "args": "a"',
-    "deep arguments": '"ts": 1, "dur": 1, "args": {"a": ' + "[" * 5000 + "]" * 5000 + "}",
+    "deep arguments": '"ts": 1, "dur": 1, "args": {"a": ' + "[" * 90_000 + "]" * 90_000 + "}",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from fractions import Fraction
 from pathlib import Path
 
@@ -223,3 +224,45 @@ def test_no_cut_between_two_pieces_changes_what_is_read(
     events = read(tmp_path, f'{{"a": ["traceEvents"], "traceEvents": [{texts("a")}, {odd}], "host_name": "h"}}')
     assert names(events) == ["a", "b"]
     assert events.facts == FileFacts(host="h", damage="5 of its events could not be read and are left out")
+
+
+# Pieces that another thread makes -------------------------------------------------------------------------------------
+
+
+def long_file(folder: Path) -> Path:
+    path = folder / "long.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b" " * (5 * kineto_source.PIECE_NBYTES) + b"]"))
+    return path
+
+
+def test_pieces_made_ahead_are_the_same(tmp_path: Path) -> None:
+    path = long_file(tmp_path)
+    made = list(kineto_source.Source(path).pieces_ahead())
+    assert made == list(kineto_source.Source(path).pieces())
+    assert len(made) > 2
+
+
+def test_an_error_of_the_other_thread_reaches_the_reader(tmp_path: Path) -> None:
+    path = long_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-8] + bytes(8))  # the checksum
+    with pytest.raises(kineto_source.NotATrace, match="gzip stream is damaged"):
+        list(kineto_source.Source(path).pieces_ahead())
+    with pytest.raises(FileNotFoundError):
+        list(kineto_source.Source(tmp_path / "none.json").pieces_ahead())
+
+
+def test_the_other_thread_ends_with_a_reader_that_stops_early(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    pieces = kineto_source.Source(long_file(tmp_path)).pieces_ahead()
+    next(pieces)
+    pieces.close()
+    assert threading.active_count() == threads
+
+
+def test_without_another_thread_the_reader_makes_the_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = long_file(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    assert list(kineto_source.Source(path).pieces_ahead()) == list(kineto_source.Source(path).pieces())

@@ -13,11 +13,13 @@ from ddptrace.analysis.buckets.layouts import Calls, Layouts, PlannedLayout, Spa
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.intervals import Ints, innermost
 from ddptrace.load.tables import HookCall, RankRun, Ready
+from ddptrace.rows import row
 from ddptrace.schema import Phase
 
 Key = tuple[int, int]  # reducer, ordinal of the backward in the rank
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One bucket in one backward. `backward` is the ordinal in the rank; `comms` are in launch order, never none."""

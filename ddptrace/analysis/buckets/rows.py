@@ -13,11 +13,13 @@ from ddptrace.analysis.intervals import Measure, merged, pairs
 from ddptrace.analysis.rank_view import RankView, once_per_rank
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
+from ddptrace.rows import row
 from ddptrace.schema import Evidence, Phase
 
 Spans = tuple[tuple[int, int], ...]
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class _Ran:
     """Execution of a bucket: all of its communications together."""

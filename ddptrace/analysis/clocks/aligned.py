@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -26,7 +26,7 @@ from ddptrace.load.tables import DeviceWork, HostLoad
 Row = TypeVar("Row")
 
 
-def aligned_tables(tables: Sequence[RankTables], clocks: Sequence[ClockRow]) -> list[RankTables]:
+def aligned_tables(tables: Iterable[RankTables], clocks: Sequence[ClockRow]) -> list[RankTables]:
     """The tables, with all instants of ranks that are to be shifted moved; lengths stay as their own clock has them."""
     pieces: dict[int, list[ClockRow]] = defaultdict(list)
     for row in clocks:

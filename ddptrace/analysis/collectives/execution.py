@@ -12,6 +12,7 @@ import numpy as np
 from ddptrace.analysis.intervals import EMPTY, Ints, Measure, Pieces
 from ddptrace.load.tables import Call, CallEvents, DeviceEvents, HookCall, Intervals, RankRun, StreamWait
 from ddptrace.ops import family_of
+from ddptrace.rows import row
 from ddptrace.schema import DeviceMark, Evidence
 
 Exec = tuple[int, int, Evidence]
@@ -19,6 +20,7 @@ Exec = tuple[int, int, Evidence]
 _WEAKNESS = {evidence: evidence.weakness for evidence in Evidence}
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Communication:
     """A collective call, or a hook that communicated by other means (`call` is None). Begin, end and evidence of its

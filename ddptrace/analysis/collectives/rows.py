@@ -19,6 +19,7 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.units.members import Member
 from ddptrace.load.tables import Call, Identity, Intervals, UnitKind, Window
 from ddptrace.ops import FACTORS, Whole, family_of
+from ddptrace.rows import row
 from ddptrace.schema import RANGE_PREFIX, Origin
 
 HOOK_OP = "comm_hook"
@@ -29,6 +30,7 @@ Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
 What = tuple[str, str, int, int | None, str]
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
     """In bytes per second; None where it is not known."""

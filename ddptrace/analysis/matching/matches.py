@@ -35,6 +35,7 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.ops import SPARSE, family_of
+from ddptrace.rows import replaced
 from ddptrace.schema import Evidence
 
 RankCollectives = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
@@ -80,7 +81,7 @@ def match_ranks(ranks: Sequence[RankCollectives]) -> Matching:
         else:
             rows += _matched(name, group, ordinals)
     rows.sort(key=attrgetter("first_start_at_ns", "group", "ordinal", "ranks"))
-    matches = tuple(replace(row, match=match) for match, row in enumerate(rows))
+    matches = tuple(replaced(row, match=match) for match, row in enumerate(rows))
     return Matching(matches, tuple(refused), tuple(desyncs))
 
 
@@ -89,7 +90,7 @@ def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> 
     found = {key: row.match for row in matches for key in zip(row.ranks, row.seqs, strict=True)}
     for row in rows:
         match = found.get((row.rank, row.seq))
-        yield row if match is None else replace(row, match=match)
+        yield row if match is None else replaced(row, match=match)
 
 
 def _groups(ranks: Sequence[RankCollectives]) -> dict[GroupKey, list[RankInGroup]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
@@ -23,6 +23,7 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
 from ddptrace.ops import FACTORS, family_of
+from ddptrace.rows import replaced
 from ddptrace.schema import Evidence
 
 Mask = NDArray[np.bool_]
@@ -48,7 +49,7 @@ def arrivals_of(
     numbers = iter(np.argsort(np.array(order, np.int64)).tolist())
     arrivals = [arrival for one in met for arrival in _arrivals(one, numbers)]
     arrivals.sort(key=attrgetter("match"))
-    return tuple(replace(rows[position], match=match) for match, position in enumerate(order)), tuple(arrivals)
+    return tuple(replaced(rows[position], match=match) for match, position in enumerate(order)), tuple(arrivals)
 
 
 def _arrivals(met: SideBySide, numbers: Iterator[int]) -> Iterator[ArrivalRow]:
@@ -108,7 +109,7 @@ def _match_rows(met: SideBySide) -> Iterator[MatchRow]:
     for match, bounds, free_ns, last, at, skew, blame, unsure, is_told, aligned, agrees, is_timed, busbw, k in columns:
         first = met.found[0].rows[k]
         first_start, last_start, first_end, last_end = bounds
-        yield replace(
+        yield replaced(
             match,
             first_start_at_ns=first_start,
             last_start_at_ns=last_start,

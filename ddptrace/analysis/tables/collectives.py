@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddptrace.load.tables import Identity
+from ddptrace.rows import row
 from ddptrace.schema import Evidence
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
     """One collective call on one rank. A call that ran past the end of its step has one row for each step that it ran
@@ -73,6 +75,7 @@ class GroupRow:
     hosts: tuple[str, ...]  # of those of its ranks that left records, each once
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class BucketRow:
     """One occurrence of one gradient bucket on one rank."""

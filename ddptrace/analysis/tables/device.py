@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.tables import DeviceWork, HostCalls, HostRanges, Intervals
+from ddptrace.rows import row
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class StreamRow:
     memory_ns: int  # union of copies and fills
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
     """How far the host ran ahead of the device in one step: work whose launch is in the file.
@@ -81,6 +83,7 @@ class LaunchRow:
     launch_bound: bool  # host_idle is more than `LAUNCH_BOUND_RATIO` of the window
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class IdleRow:
     """Idle time of a rank's device in one step, by what the thread was in that launched the work after it. Where that

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from ddptrace.rows import row
 from ddptrace.schema import Evidence
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class UnitRow:
     """What one rank communicated for one unit at once: one collective, or all those of a bucket. Each collective of a

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.rows import row
+
 
 @dataclass(frozen=True, slots=True)
 class DesyncRow:
@@ -58,6 +60,7 @@ class ClockRow:
     #   fitted" or "as recorded" (offset and drift are known, and not taken off)
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class ArrivalRow:
     """One rank in one matched collective, by both estimates. wait + transfer = the rank's execution, for each. The
@@ -76,6 +79,7 @@ class ArrivalRow:
     free_transfer_ns: int | None  # transfer by the clock-free estimate
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class BlameRow:
     """What one step of all ranks would have been shorter by, had this rank's time in this phase been spread over the
@@ -108,6 +112,7 @@ class SuspectRow:
     all_phases: bool = False  # the cost is of all its phases; `phase` is the one that it lies in most
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class PathRow:
     """A piece of the critical path, in time order; pieces touch."""
@@ -120,6 +125,7 @@ class PathRow:
     end_at_ns: int  # its end
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class MatchRow:
     """One collective on all ranks whose files show it. Instants are on the time line of `clocks`. A rank arrives when

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddptrace.rows import row
 from ddptrace.schema import Evidence
 
 
@@ -34,6 +35,7 @@ class JitterRow:
     share_ratio: float | None  # of the variance of the whole step; a rank's shares add up to 1
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """One step on one rank. compute + exposed_comm + exposed_memory + idle = window; the five phases add up to wall.
@@ -93,6 +95,7 @@ class PartialStepRow:
     ended_by: str  # "optimizer", "backward" or "said"
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
     """A stretch of one phase; a step's rows are a partition of it."""

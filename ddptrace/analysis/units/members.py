@@ -22,6 +22,7 @@ from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.load.tables import Call, Identity, RankRun, Unit, UnitKind
 from ddptrace.ops import family_of
+from ddptrace.rows import row
 from ddptrace.schema import Origin, UnitRole
 
 KIND_BY_ORIGIN: Final = {
@@ -41,6 +42,7 @@ ROLES: Final = {
 """What FSDP does with a collective of which nothing else tells its role, by family."""
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Member:
     """What one communication is to its unit."""
@@ -132,6 +134,7 @@ MESH_GROUP: Final = re.compile(r"^mesh_(?P<name>.+)$")
 """How torch's DeviceMesh describes the group of a dimension."""
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class Place:
     """A dimension of parallelism, and what the program's DeviceMesh calls it; empty where that is not known."""

@@ -32,6 +32,7 @@ from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.parallelism import UnitRow
 from ddptrace.analysis.units.members import Member
 from ddptrace.load.tables import UnitEvent, UnitKind
+from ddptrace.rows import row
 from ddptrace.schema import Phase, UnitMark, UnitRole
 
 PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
@@ -85,6 +86,7 @@ def _of_bucket(row: BucketRow, seq: int, member: Member) -> UnitRow:
     )
 
 
+@row
 @dataclass(frozen=True, slots=True)
 class _Times:
     """What a collective has to do with the life of its unit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,9 @@ def own_times(model: Model, plan: Scenario, sample: Sample) -> Own:
     ready = sample.ready_ns - kept * sample.ready_beside_ns
     compute = sample.compute_ns - kept * sample.compute_beside_ns
     accumulated = compute if sample.unsynced_ns is None else sample.unsynced_ns
-    of_buckets = np.stack([ready[:, list(bucket)].max(axis=1) for bucket in plan.buckets], axis=1)
+    members = [one for bucket in plan.buckets for one in bucket]
+    firsts = [0, *itertools.accumulate(map(len, plan.buckets[:-1]))]
+    of_buckets = np.maximum.reduceat(ready[:, members], firsts, axis=1)
     own = Own(
         plan.backwards * sample.ahead_ns + (plan.backwards - 1) * accumulated,
         of_buckets * (not plan.is_eager) + np.cumsum(hosting) - model.launch_ns,

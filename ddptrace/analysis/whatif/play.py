@@ -101,67 +101,80 @@ class _Sending:
 
 @dataclass(slots=True)
 class _Player:
-    """From one event to the next: a launch, the end of a latency, the end of a transfer."""
+    """From one event to the next: a launch, the end of a latency, the end of a transfer. Forecasts go through millions
+    of them, so each is one pass over what is sent."""
 
     launches: list[float]
     nbytes: list[float]
     wire: Wire
     slowdown: float
-    now: float = 0.0
-    work: float = 0.0
-    sent: float = 0.0
     launched: int = 0
     active: list[_Sending] = field(default_factory=list)
     queues: list[deque[_Sending]] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)  # workers, by group
+    costs: dict[float, tuple[float, float, float]] = field(default_factory=dict)  # by bytes, as `_Sending` has them
 
     def run(self) -> Played:
-        self.queues = [deque() for _ in range(self.wire.lanes)]
-        self.now = self.work = self.launches[0]
-        done = np.zeros(len(self.launches))
-        marks = [(self.now, self.work, self.sent)]
-        while self.launched < len(self.launches) or self.active or any(self.queues):
-            self._admit()
-            weights = self._weights()
-            self._pass(self._until(weights), weights)
-            marks.append((self.now, self.work, self.sent))
-            for sending in [one for one in self.active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
-                self.active.remove(sending)
-                done[sending.bucket] = self.now
+        lanes, workers = self.wire.lanes, self.wire.workers
+        self.queues, self.free = [deque() for _ in range(lanes)], [workers] * lanes
+        count, slower, active = len(self.launches), 1 + self.slowdown, self.active
+        now = work = self.launches[0]
+        sent = 0.0
+        done = np.zeros(count)
+        marks = [(now, work, sent)]
+        while self.launched < count or active or any(self.queues):
+            self._admit(work)
+            weights = sum([one.weight for one in active if one.latency_ns <= NOTHING_NS])
+            ns = self._until(work, weights, slower)
+            is_over = self._pass(ns, weights)
+            now += ns
+            work += ns / slower if active else ns
+            sent += ns if active else 0.0
+            marks.append((now, work, sent))
+            if is_over:
+                for one in [one for one in active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
+                    active.remove(one)
+                    self.free[one.bucket % lanes] += 1
+                    done[one.bucket] = now
         return Played(done, np.array(marks))
 
-    def _admit(self) -> None:
+    def _admit(self, work: float) -> None:
         """What is launched by now, as far as its group has a worker for it."""
-        while self.launched < len(self.launches) and self.launches[self.launched] - self.work <= NOTHING_NS:
-            nbytes = self.nbytes[self.launched]
-            sending = _Sending(self.launched, *self.wire.cost(nbytes), max(min(nbytes, PIECES_NBYTES), 1.0))
+        while self.launched < len(self.launches) and self.launches[self.launched] - work <= NOTHING_NS:
+            sending = _Sending(self.launched, *self._cost(self.nbytes[self.launched]))
             self.queues[self.launched % self.wire.lanes].append(sending)
             self.launched += 1
         for lane, queue in enumerate(self.queues):
-            busy = sum(one.bucket % self.wire.lanes == lane for one in self.active)
-            while queue and busy < self.wire.workers:
+            while queue and self.free[lane]:
                 self.active.append(queue.popleft())
-                busy += 1
+                self.free[lane] -= 1
 
-    def _until(self, weights: float) -> float:
-        """Time to the next event. `weights`: all of those that are sent."""
+    def _cost(self, nbytes: float) -> tuple[float, float, float]:
+        """Latency, time of its bytes, and weight; buckets are mostly of one size."""
+        cost = self.costs.get(nbytes)
+        if cost is None:
+            cost = self.costs[nbytes] = (*self.wire.cost(nbytes), max(min(nbytes, PIECES_NBYTES), 1.0))
+        return cost
+
+    def _until(self, work: float, weights: float, slower: float) -> float:
+        """Time to the next event. `weights`: all of those that are past their latency; `slower`: by so many times
+        compute takes longer while anything is sent."""
         ends = [
             sending.latency_ns if sending.latency_ns > NOTHING_NS else sending.left_ns * weights / sending.weight
             for sending in self.active
         ]
         if self.launched < len(self.launches):
-            ends.append((self.launches[self.launched] - self.work) * (1 + self.slowdown * bool(self.active)))
+            left = self.launches[self.launched] - work
+            ends.append(left * slower if self.active else left)
         return max(min(ends), 0.0)
 
-    def _pass(self, ns: float, weights: float) -> None:
+    def _pass(self, ns: float, weights: float) -> bool:
+        """Let so much time pass, and tell whether a transfer may be over."""
+        is_over = False
         for sending in self.active:
             if sending.latency_ns > NOTHING_NS:
                 sending.latency_ns -= ns
             else:
                 sending.left_ns -= ns * sending.weight / weights
-        self.now += ns
-        self.work += ns / (1 + self.slowdown * bool(self.active))
-        self.sent += ns * bool(self.active)
-
-    def _weights(self) -> float:
-        """Of all that is past its latency."""
-        return sum(sending.weight for sending in self.active if sending.latency_ns <= NOTHING_NS)
+            is_over |= sending.left_ns <= NOTHING_NS
+        return is_over

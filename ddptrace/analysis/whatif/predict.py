@@ -60,6 +60,7 @@ class Predictor:
         slowdowns = (self.contention.low_ratio, self.contention.high_ratio)
         others = (_Case(*one) for one in product(model.fit.others, slowdowns))
         self._cases = tuple(dict.fromkeys((_Case(model.fit.wire, self.contention.ratio), *others)))
+        self._played: dict[Scenario, Steps] = {}
         self._replays = {case: self._play(RECORDED, case) for case in self._cases}
 
     @property
@@ -168,7 +169,11 @@ class Predictor:
         return middles[0], min(middles) - off, max(middles) + off
 
     def _play(self, setting: Setting, case: _Case) -> Steps:
-        return play_steps(self.model, scenario_of(setting, self.model, case.wire, case.slowdown, case.hosting))
+        """Each scenario once: advice asks for several of them more than once."""
+        plan = scenario_of(setting, self.model, case.wire, case.slowdown, case.hosting)
+        if plan not in self._played:
+            self._played[plan] = play_steps(self.model, plan)
+        return self._played[plan]
 
 
 def _middle(steps: Steps) -> float:

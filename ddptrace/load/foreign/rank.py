@@ -18,6 +18,7 @@ from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Call, DeviceWork, LoadedRank, PhaseMark, RankRun, StepMark
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.device import KinetoWork
+from ddptrace.rows import replaced
 
 LISTED = 3
 
@@ -93,10 +94,8 @@ def _on_one_thread(windows: Sequence[ForeignWindow]) -> list[ForeignWindow]:
 
 
 def _moved(window: ForeignWindow, thread: int) -> ForeignWindow:
-    phases = tuple(dataclasses.replace(mark, thread=thread) for mark in window.phases)
-    calls = tuple(
-        dataclasses.replace(call, thread=thread) if call.thread == window.main_thread else call for call in window.calls
-    )
+    phases = tuple(replaced(mark, thread=thread) for mark in window.phases)
+    calls = tuple(replaced(call, thread=thread) if call.thread == window.main_thread else call for call in window.calls)
     return dataclasses.replace(window, phases=phases, calls=calls, main_thread=thread)
 
 
@@ -158,7 +157,7 @@ def with_common_units(windows: Sequence[ForeignWindow]) -> tuple[list[ForeignWin
 
 def _with_units(window: ForeignWindow, names: Sequence[UnitName]) -> ForeignWindow:
     numbers = {number: 1 + names.index(name) for number, name in enumerate(window.units, start=1)}
-    calls = (call if call.unit is None else dataclasses.replace(call, unit=numbers[call.unit]) for call in window.calls)
+    calls = (call if call.unit is None else replaced(call, unit=numbers[call.unit]) for call in window.calls)
     events = (dataclasses.replace(event, unit=numbers[event.unit]) for event in window.unit_events)
     return dataclasses.replace(window, calls=tuple(calls), unit_events=tuple(events), units=tuple(names))
 
@@ -167,7 +166,7 @@ def _numbered_calls(calls: Iterable[Call]) -> Iterator[Call]:
     """Number the calls: `seq` from 1, `ordinal` from 0 in each group."""
     seen: dict[str, int] = defaultdict(int)
     for seq, call in enumerate(calls, start=1):
-        yield dataclasses.replace(call, seq=seq, ordinal=seen[call.group])
+        yield replaced(call, seq=seq, ordinal=seen[call.group])
         seen[call.group] += 1
 
 
@@ -185,7 +184,7 @@ def _numbered_steps(windows: Sequence[ForeignWindow], rank: int, findings: list[
             findings.append(STEPS_RENUMBERED(f"rank {rank}, {window.window.file}", message))
         for step in window.steps:
             last = max(last + 1, step.ordinal + shift)
-            yield dataclasses.replace(step, ordinal=last)
+            yield replaced(step, ordinal=last)
 
 
 def _numbered_phases(windows: Sequence[ForeignWindow]) -> Iterator[PhaseMark]:
@@ -194,5 +193,5 @@ def _numbered_phases(windows: Sequence[ForeignWindow]) -> Iterator[PhaseMark]:
     for window in windows:
         ordinals = [mark.backward for mark in window.phases if mark.backward is not None]
         for mark in window.phases:
-            yield mark if mark.backward is None else dataclasses.replace(mark, backward=first + mark.backward)
+            yield mark if mark.backward is None else replaced(mark, backward=first + mark.backward)
         first += len(ordinals)

@@ -75,6 +75,7 @@ REFUSED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NONE: Final = Args()
 _ALL: Final = msgspec.json.Decoder(list[Args | None])
 _ONE: Final = msgspec.json.Decoder(Args | None)
+_NAMED: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,22 @@ def read_args(texts: Sequence[bytes]) -> ReadArgs:
 
 def unknown_args(text: bytes) -> str | None:
     """The arguments of a collective that no torch known to ddptrace writes, as JSON; None where there are none."""
+    if _has_known_alone(text):
+        return None
     try:
         given = msgspec.json.decode(cleaned(text), type=dict[str, msgspec.Raw])
     except REFUSED:
         return None
     others = {name: value for name, value in given.items() if name not in KNOWN}
     return msgspec.json.encode(others).decode(errors="replace") if others else None
+
+
+def _has_known_alone(text: bytes) -> bool:
+    """Whether a text that needs no cleaning, as nearly all do, has none but known arguments."""
+    try:
+        return KNOWN.issuperset(_NAMED.decode(text))
+    except REFUSED:
+        return False
 
 
 def _read_one(text: bytes) -> tuple[Args | None, bool]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, BinaryIO, Final
 
 from isal import igzip_lib
@@ -37,7 +40,7 @@ class Source:
         self.path = path
         self.cut = False
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Generator[bytes, None, None]:
         """Yield the content as JSON; a Perfetto trace is translated.
 
         Raises OSError where the file cannot be read, NotATrace where its packing is damaged, ImportError where reading
@@ -69,6 +72,37 @@ class Source:
             else:
                 while piece := file.read(PIECE_NBYTES):
                     yield piece
+
+    def pieces_ahead(self) -> Generator[bytes, None, None]:
+        """Yield the same, each made in another thread while the one before it is worked on: neither inflating nor
+        scanning needs the interpreter's lock. Errors are those of `pieces`."""
+        made, wanted = SimpleQueue[bytes | BaseException | None](), SimpleQueue[bool]()
+        thread = Thread(target=self._make, args=(made, wanted), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there may be no more threads
+            yield from self.pieces()
+            return
+        try:
+            while (piece := made.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                wanted.put(True)
+                yield piece
+        finally:
+            wanted.put(False)
+            thread.join()
+
+    def _make(self, made: SimpleQueue[bytes | BaseException | None], wanted: SimpleQueue[bool]) -> None:
+        try:
+            with closing(self.pieces()) as pieces:
+                for piece in pieces:
+                    made.put(piece)
+                    if not wanted.get():
+                        return
+            made.put(None)
+        except BaseException as error:  # which belongs to who waits for the piece
+            made.put(error)
 
     def _inflated(self, file: BinaryIO, packing: _Packing) -> Iterator[bytes]:
         given, member = 0, packing.decompressor()

@@ -152,7 +152,7 @@ class EventStream:
     def read(self, source: Source) -> None:
         """Raises NotATrace where there is no list of events, or its file is damaged as a whole."""
         parts: list[bytes] = []
-        for piece in source.pieces():
+        for piece in source.pieces_ahead():
             parts.append(piece)
             if sum(map(len, parts)) >= self._enough_nbytes:
                 parts = [self._read_part(parts, False)]

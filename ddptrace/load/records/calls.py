@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ddptrace.load.records.kept import LONG_AGO
-from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, Row
+from ddptrace.load.records.rank_events import BEGIN, END, FLAGS, NAME, NATIVE, THREAD, A, B, C, D, E, F, Row
 from ddptrace.load.tables import MOST_RANKS, Call, PhaseMark, RankRpc, RpcCall, RpcRun, RpcWait
-from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Kind, Origin, Phase, RpcFlag, RpcOp
+from ddptrace.rows import replaced
+from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, Kind, Origin, Phase, RpcFlag, RpcOp
 
 NO_GRADIENT: Final = ("int", "uint", "bool")
 """Of all that a reducer's C++ reduces in backward, only the bitmap of used parameters has such a dtype."""
@@ -58,7 +58,7 @@ def _alone(call: Row, op: str, dtype: str) -> Origin:
     """Return the origin of a call without Python below it: in backward, only DDP issues such all-reduces."""
     if call[E]:
         return Origin.HOOK
-    if call[FLAGS] & CallFlag.NATIVE and op.startswith("all_reduce"):
+    if call[FLAGS] & NATIVE and op.startswith("all_reduce"):
         return Origin.UNUSED_PARAMETERS if dtype.startswith(NO_GRADIENT) else Origin.GRADIENTS
     return Origin.PROGRAM
 
@@ -79,7 +79,7 @@ def with_proven_ends(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> tupl
 
 def _cut(call: Call, over_by: int) -> Call:
     late = call.done_at_ns is not None and call.done_at_ns > over_by
-    return dataclasses.replace(call, done_at_ns=over_by) if late else call
+    return replaced(call, done_at_ns=over_by) if late else call
 
 
 def known_over_by(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> dict[int, int]:

@@ -27,9 +27,13 @@ from ddptrace.load.records.device_times import call_events, device_events, devic
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rank_events import (
     BEGIN,
+    DEVICE,
     END,
     FLAGS,
     NAME,
+    NATIVE,
+    PROFILED,
+    SYNC,
     THREAD,
     A,
     B,
@@ -46,7 +50,7 @@ from ddptrace.load.records.units import UnitCalls, described_units, unit_events
 from ddptrace.load.tables import Call, DeviceEvents, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
 from ddptrace.ops import family_of
 from ddptrace.record import Records
-from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
+from ddptrace.schema import Kind, Phase, StepEnd
 
 CLOCK_STEP_NS = 1_000_000
 
@@ -207,10 +211,10 @@ class _Builder:
             nbytes_out=row[C],
             dtype=dtype,
             thread=self.threads.get(row[THREAD], 0),
-            is_sync=bool(row[FLAGS] & CallFlag.SYNC),
-            is_native=bool(row[FLAGS] & CallFlag.NATIVE),
-            is_profiled=bool(row[FLAGS] & CallFlag.PROFILED),
-            on_device=bool(row[FLAGS] & CallFlag.DEVICE),
+            is_sync=bool(row[FLAGS] & SYNC),
+            is_native=bool(row[FLAGS] & NATIVE),
+            is_profiled=bool(row[FLAGS] & PROFILED),
+            on_device=bool(row[FLAGS] & DEVICE),
             reducer=row[F] - 1 if row[F] else None,
             hook=row[E] or None,
             done_at_ns=None if done is None else done[BEGIN],

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -47,7 +48,7 @@ import numpy as np
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
 from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, HostCalls, HostRanges, IdleCause, Intervals
 from ddptrace.load.windows.cpu_compute import union
-from ddptrace.load.windows.device import PROFILER_STEP, KinetoWork, Mask, named, of_category, operators
+from ddptrace.load.windows.device import PROFILER_STEP, KinetoWork, Mask, judged_by_name, named, of_category, operators
 from ddptrace.load.windows.nesting import NOTHING, Nest
 from ddptrace.schema import RANGE_PREFIX
 
@@ -223,9 +224,8 @@ def _owners(events: KinetoEvents, some: Ints, nest: Nest, cause: Ints) -> Ints:
 
 def _copying(events: KinetoEvents, some: Ints, nest: Nest) -> Mask:
     """Whether a range is inside of an operator that copies."""
-    used, again = np.unique(events.name[some], return_inverse=True)
-    copies = np.array([COPYING.match(events.names[index]) is not None for index in used.tolist()], np.bool_)
-    found: Mask = _outermost(nest.parent, copies[again]) != NOTHING
+    copies = judged_by_name(events, some, lambda name: COPYING.match(name) is not None) > 0
+    found: Mask = _outermost(nest.parent, copies) != NOTHING
     return found
 
 
@@ -247,11 +247,9 @@ def _own_causes(events: KinetoEvents, some: Ints) -> tuple[Ints, Ints]:
     cause[category == Category.OP] = IdleCause.OPERATOR
     cause[category == Category.FRAME] = IdleCause.PYTHON
     cause[category == Category.RUNTIME] = IdleCause.RUNTIME
-    used, again = np.unique(name, return_inverse=True)
-    texts = [events.names[index] for index in used.tolist()]
     is_call = category == Category.RUNTIME
     for rules, where in ((AROUND, ~is_call), (RUNTIME, is_call)):
-        special = np.array([_first(rules, text) for text in texts], np.int64)[again]
+        special = judged_by_name(events, some, partial(_first, rules))
         ruled = where & (special != NOTHING)
         cause[ruled] = special[ruled]
     return cause, name
@@ -264,13 +262,14 @@ def _first(rules: Rules, text: str) -> int:
 def _outermost(parent: Ints, chosen: Mask) -> Ints:
     """By range: the outermost of itself and those around it that are chosen, or NOTHING."""
     found = np.where(chosen, np.arange(len(parent)), NOTHING)
-    around = parent.copy()
-    while (around != NOTHING).any():
-        known = around != NOTHING
-        hit = known.copy()
-        hit[known] = chosen[around[known]]
-        found[hit] = around[hit]
-        around[known] = parent[around[known]]
+    inside = np.flatnonzero(parent != NOTHING) if chosen.any() else np.empty(0, np.int64)
+    around = parent[inside]
+    while len(inside):
+        hit = chosen[around]
+        found[inside[hit]] = around[hit]
+        around = parent[around]
+        is_deeper = around != NOTHING
+        inside, around = inside[is_deeper], around[is_deeper]
     return found
 
 

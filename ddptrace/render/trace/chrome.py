@@ -6,7 +6,6 @@ Chrome counts in microseconds. They exist only here, with three decimals, so tha
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 
 import numpy as np
+from isal import igzip
 
 from ddptrace.analysis.intervals import Measure, intersect, pairs, union
 from ddptrace.analysis.result import Result
@@ -32,7 +32,7 @@ from ddptrace.render.words import host_words
 
 EVENTS_PER_WRITE: Final = 10_000
 FASTEST: Final = 1
-"""gzip's level: a trace is written far more often than it is sent."""
+"""Level of isal's gzip, which takes a fifth of the time of zlib's, and a tenth of its bytes less."""
 TRACKS_MAX: Final = 100_000
 """Of one rank: the tracks' numbers are those of threads, which no two processes share."""
 
@@ -40,12 +40,16 @@ TRACKS_MAX: Final = 100_000
 def write_trace(result: Result, path: str | os.PathLike[str]) -> Path:
     """Write `path` (trace.json.gz) whole or not at all. Its 0 is the run's zero, or earlier where something was; ranks
     that share no instant with the others have a 0 of their own."""
-    with whole_file(path) as raw, gzip.GzipFile("", "wb", FASTEST, raw, mtime=0) as file:
+    with whole_file(path) as raw, _packed(raw) as file:
         write_json(result, file)
     return Path(path)
 
 
-def write_json(result: Result, file: gzip.GzipFile | IO[bytes]) -> None:
+def _packed(raw: IO[bytes]) -> igzip.IGzipFile:
+    return igzip.IGzipFile("", "wb", FASTEST, raw, mtime=0)  # type: ignore[no-untyped-call]
+
+
+def write_json(result: Result, file: igzip.IGzipFile | IO[bytes]) -> None:
     ranks = by_rank(result)
     several = len({row.reducer for row in result.buckets}) > 1
     flows = itertools.count(1 + len(result.rpcs))  # the first ones are those of remote calls
