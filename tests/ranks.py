@@ -1,12 +1,15 @@
 """Ranks that do not take two seconds of processor time each to import torch: they are forks of a process that has.
 
 A rank finds what torchrun would give it: its environment, a store that somebody else hosts, a `__main__`, `sys.argv`
-and `sys.path` of its own, and Python's whole shutdown at its end. Who gives the orders chooses whether Dynamo is
-imported before a program does it: whether it is there makes a difference to some of what is tested.
+and `sys.path` of its own, and Python's shutdown at its end, which only leaves the modules whole that were imported
+before the fork. Who gives the orders chooses whether Dynamo is imported before a program does it: whether it is there
+makes a difference to some of what is tested.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -149,8 +152,12 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
     """Fork a launcher for each order. Only ranks come back from here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who gives the orders hears it, and ends us
     orders = socket.socket(fileno=fd)
+    imported_here: dict[str, ModuleType] = {}
+    atexit.register(leave_whole, imported_here)  # registered first: called last
     for module in (*IMPORTED, *imported):
         importlib.import_module(module)
+    imported_here |= sys.modules
+    skip_destructors()
     gc.collect()
     gc.freeze()
     launchers = set[int]()
@@ -168,6 +175,23 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
         launchers.add(launcher)
         for each in fds:
             os.close(each)
+
+
+def leave_whole(modules: dict[str, ModuleType]) -> None:
+    """Keep these modules from Python's shutdown, which would take them apart object by object. It puts None in their
+    places next anyway."""
+    gc.collect()
+    for name, module in modules.items():
+        if sys.modules.get(name) is module:
+            sys.modules[name] = None  # type: ignore[assignment]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
+
+
+def skip_destructors() -> None:
+    """End the process, when it ends, before the C++ destructors that are registered by now; later ones run."""
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.__cxa_atexit(libc.fflush, None, None)  # it is called before the other
 
 
 def launch(order: Order, stdout: int, stderr: int, answer: int) -> None:
