@@ -135,9 +135,13 @@ class Job:
 
     def statuses(self, timeout_s: float) -> list[int | None] | None:
         """How each rank ended, as `os.wait` tells it; None where the ranks are not done after so many seconds."""
-        in_time = bool(select.select([self.answer], [], [], timeout_s)[0])
+        in_time = self.is_done(timeout_s)
         statuses: list[int | None] | None = json.loads(self.answer.read(ORDER_NBYTES) or "[1]") if in_time else None
         return statuses
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Wait so many seconds at most: whether the ranks have ended."""
+        return bool(select.select([self.answer], [], [], timeout_s)[0])
 
 
 def end(launcher: int) -> None:
