@@ -15,17 +15,16 @@ RANKS = 2
 SMALL = PROGRAMS / "small_benches.py"
 
 
-def bench(*words: object, out: Path) -> Job:
-    """Run `ddptrace bench WORDS... --out OUT` as two ranks that somebody else has started; what they said. They must
-    not fail, and analyze every traced run once, however many things are told of it."""
+def bench(*words: object, out: Path, ranks: int = RANKS, **environ: str) -> Job:
+    """Run `ddptrace bench WORDS... --out OUT` as ranks that somebody else has started; what they said. They must not
+    fail, and analyze every traced run once, however many things are told of it."""
     argv = [str(SMALL), *map(str, words), "--out", str(out)]
     with tempfile.TemporaryDirectory() as folder:
-        environ = environment() | {"ANALYZED": folder}
-        with server().started(argv, RANKS, environ, to_the_end=False) as job:
+        with server().started(argv, ranks, environment() | {"ANALYZED": folder} | environ, to_the_end=False) as job:
             statuses = job.statuses(timeout_s=240)
-        assert statuses == [0] * RANKS, job.said
+        assert statuses == [0] * ranks, job.said
         analyzed = sum((Counter(json.loads(one.read_text())) for one in Path(folder).iterdir()), Counter[str]())
-    assert analyzed == {run.name: 1 for run in (out / "runs").iterdir()}
+    assert analyzed == {file.parent.name: 1 for file in (out / "runs").rglob("manifest.json")}, analyzed
     return job
 
 

@@ -1,6 +1,7 @@
 """`ddptrace bench ...` with less to compute: a smaller batch of the mlp, and a smaller model that learns text.
 
-Where ANALYZED is set, this rank leaves there, in <rank>.json, how often it analyzed each run.
+Where ANALYZED is set, this rank leaves there, in <rank>.json, how often it analyzed each run. ONE_CORE: all ranks share
+one.
 """
 
 import dataclasses
@@ -32,4 +33,6 @@ def counting(path: Path, **how: Any) -> ddptrace.Result:
 
 
 ddptrace.analyze = counting
+if "ONE_CORE" in os.environ:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 main(["bench", *sys.argv[1:]])
