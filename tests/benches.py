@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+
 from tests.command_line import ddptrace_says
 from tests.launch import PROGRAMS, environment, server
 from tests.ranks import Job
 
 RANKS = 2
+SMALL = PROGRAMS / "small_benches.py"
 
 
-def bench(*words: object) -> Job:
-    """Run `ddptrace bench WORDS...` as two ranks that somebody else has started; what they said. They must not fail."""
-    argv = [str(PROGRAMS / "small_benches.py"), *map(str, words)]
-    with server().started(argv, RANKS, environment(), to_the_end=False) as job:
-        statuses = job.statuses(timeout_s=240)
-    assert statuses == [0] * RANKS, job.said
+def bench(*words: object, out: Path, ranks: int = RANKS, **environ: str) -> Job:
+    """Run `ddptrace bench WORDS... --out OUT` as ranks that somebody else has started; what they said. They must not
+    fail, and analyze every traced run once, however many things are told of it."""
+    argv = [str(SMALL), *map(str, words), "--out", str(out)]
+    with tempfile.TemporaryDirectory() as folder:
+        with server().started(argv, ranks, environment() | {"ANALYZED": folder} | environ, to_the_end=False) as job:
+            statuses = job.statuses(timeout_s=240)
+        assert statuses == [0] * ranks, job.said
+        analyzed = sum((Counter(json.loads(one.read_text())) for one in Path(folder).iterdir()), Counter[str]())
+    assert analyzed == {file.parent.name: 1 for file in (out / "runs").rglob("manifest.json")}, analyzed
     return job
 
 

@@ -12,7 +12,7 @@ from tests.ranks import Ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
-DYNAMO = "torch._dynamo"
+WARM = ("torch._dynamo", "ddptrace.capture.session", "ddptrace.record.directory")
 
 
 def torchrun(
@@ -20,8 +20,8 @@ def torchrun(
 ) -> str:
     """Run a program on `ranks` local processes, forked and not started anew; its output. Fails the test where it fails.
 
-    `has_dynamo`: Dynamo is imported already. Stock DDP and every optimizer import it, which takes most of a small
-    program's processor time; a program without them finds what torchrun gives it only if this is False.
+    `has_dynamo`: Dynamo and ddptrace are imported already. Stock DDP and every optimizer import Dynamo, which takes
+    most of a small program's processor time; a program finds the modules that torchrun gives it only if this is False.
     `command` is the real torchrun, for tests of how programs start and end.
     """
     argv = [str(PROGRAMS / program), *map(str, args)]
@@ -37,7 +37,7 @@ def as_ranks(argv: list[str], ranks: int = 2, timeout_s: float = 120, has_dynamo
 
 @functools.cache
 def server(has_dynamo: bool = True) -> Ranks:
-    return Ranks(environment(), ROOT, [DYNAMO] if has_dynamo else [])
+    return Ranks(environment(), ROOT, WARM if has_dynamo else ())
 
 
 def command(program: str | Path, *args: object, ranks: int = 2) -> list[str]:

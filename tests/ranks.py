@@ -1,12 +1,15 @@
 """Ranks that do not take two seconds of processor time each to import torch: they are forks of a process that has.
 
 A rank finds what torchrun would give it: its environment, a store that somebody else hosts, a `__main__`, `sys.argv`
-and `sys.path` of its own, and Python's whole shutdown at its end. Who gives the orders chooses whether Dynamo is
-imported before a program does it: whether it is there makes a difference to some of what is tested.
+and `sys.path` of its own, and Python's shutdown at its end, which only leaves the modules whole that were imported
+before the fork. Who gives the orders chooses whether Dynamo is imported before a program does it: whether it is there
+makes a difference to some of what is tested.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -132,9 +135,13 @@ class Job:
 
     def statuses(self, timeout_s: float) -> list[int | None] | None:
         """How each rank ended, as `os.wait` tells it; None where the ranks are not done after so many seconds."""
-        in_time = bool(select.select([self.answer], [], [], timeout_s)[0])
+        in_time = self.is_done(timeout_s)
         statuses: list[int | None] | None = json.loads(self.answer.read(ORDER_NBYTES) or "[1]") if in_time else None
         return statuses
+
+    def is_done(self, timeout_s: float) -> bool:
+        """Wait so many seconds at most: whether the ranks have ended."""
+        return bool(select.select([self.answer], [], [], timeout_s)[0])
 
 
 def end(launcher: int) -> None:
@@ -149,8 +156,12 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
     """Fork a launcher for each order. Only ranks come back from here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who gives the orders hears it, and ends us
     orders = socket.socket(fileno=fd)
+    imported_here: dict[str, ModuleType] = {}
+    atexit.register(leave_whole, imported_here)  # registered first: called last
     for module in (*IMPORTED, *imported):
         importlib.import_module(module)
+    imported_here |= sys.modules
+    skip_destructors()
     gc.collect()
     gc.freeze()
     launchers = set[int]()
@@ -168,6 +179,23 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
         launchers.add(launcher)
         for each in fds:
             os.close(each)
+
+
+def leave_whole(modules: dict[str, ModuleType]) -> None:
+    """Keep these modules from Python's shutdown, which would take them apart object by object. It puts None in their
+    places next anyway."""
+    gc.collect()
+    for name, module in modules.items():
+        if sys.modules.get(name) is module:
+            sys.modules[name] = None  # type: ignore[assignment]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
+
+
+def skip_destructors() -> None:
+    """End the process, when it ends, before the C++ destructors that are registered by now; later ones run."""
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.__cxa_atexit(libc.fflush, None, None)  # it is called before the other
 
 
 def launch(order: Order, stdout: int, stderr: int, answer: int) -> None:

@@ -1,4 +1,5 @@
-"""Every traced run of a benchmark is analysed once, however many things are told of it."""
+"""Every traced run of a benchmark is analysed once, however many things are told of it: of one whose ranks `bench` in
+`tests/benches.py` cannot start. It sees to the others."""
 
 from __future__ import annotations
 
@@ -19,12 +20,6 @@ from ddptrace.findings import RECORDS_LOST
 
 ONCE = Repeats(1, 1, 0)
 ASKED: dict[str, dict[str, Any]] = {
-    "ddp": {"models": ("mlp",), "strategies": ("bucketed", "ddp")},
-    "hooks": {"workload": "mlp", "hooks": ("fp16",)},
-    "round_robin": {"workload": "mlp", "groups": (1, 2)},
-    "unused": {"workload": "mlp"},
-    "no_sync": {"counts": (1, 2), "micro_batches": 2},
-    "buckets": {"workload": "mlp", "caps_mb": ("4", "all")},
     "scale": {"workload": "mlp"},
 }
 

@@ -31,7 +31,7 @@ def run(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedP
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("collectives")
-    done = bench("collectives", "--sizes", "4kB,64kB,900GB", "--rounds", 2, "--steps", 3, "--out", out)
+    done = bench("collectives", "--sizes", "4kB,64kB,900GB", "--rounds", 2, "--steps", 3, out=out)
     assert "all_reduce over 2 ranks, 4.00 kB, 64.0 kB" in done.stderr
     assert done.stdout == (out / "collectives.md").read_text() + "\n"
     return out

@@ -42,7 +42,7 @@ def test_on_three_ranks_every_rung_gives_the_gradients_of_stock_ddp_but_for_roun
 def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("bench")
     asked = ("--models", "convnet", "--caps", "2", "--rounds", 1, "--steps", 2, "--warmup", 1)
-    done = bench("ddp", *asked, "--json", "-o", out)
+    done = bench("ddp", *asked, "--json", out=out)
     told: dict[str, Any] = json.loads(done.stdout)
     return out, told
 

@@ -10,14 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from tests.launch import environment, in_background, in_foreground
+from tests.benches import SMALL, refusal
+from tests.launch import environment, in_background, in_foreground, server
+from tests.ranks import Job
 from tests.small_disk import fill, mounted
 
-COMMAND = [sys.executable, "-m", "ddptrace", "bench", "buckets", "--workload", "mlp", "--caps", "all", "--warmup", "0"]
+BUCKETS = ["ddptrace", "bench", "buckets", "--workload", "mlp", "--caps", "all", "--warmup", "0"]
+COMMAND = [sys.executable, "-m", *BUCKETS]
+ONCE = ("--rounds", "1", "--steps", "1")
 ENDLESS = ("--rounds", "1000000", "--steps", "1")
 SOON_S = 20
 """Far less than the 30 minutes that a rendezvous waits, or than ranks with nobody over them would go on."""
@@ -54,6 +59,25 @@ def meeting_place() -> dict[str, str]:
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
+def forked(out: Path, *words: str, **place: str) -> AbstractContextManager[Job]:
+    """A rank that is forked and finds `place` in its environment, on a host of its own, with no store of torchrun."""
+    argv = [str(SMALL), *BUCKETS[2:], *words, "--out", str(out)]
+    told = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": None, **place}
+    return server().started(argv, 1, environment(), to_the_end=True, torchrun=told)
+
+
+def rank_of(job: Job) -> int:
+    """The process of its only rank."""
+    found: list[str] = []
+
+    def is_there() -> bool:
+        found[:] = Path(f"/proc/{job.launcher}/task/{job.launcher}/children").read_text().split()
+        return bool(found)
+
+    wait_for(is_there, "the rank was never forked")
+    return int(found[0])
+
+
 def wait_for(true: Callable[[], object], what: str, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():
@@ -82,9 +106,11 @@ def is_gone(pid: int) -> bool:
 def listens(pid: int) -> bool:
     """Whether the place where ranks meet is there: rank 0 waits for the others then."""
     told = dict(line.partition("=")[::2] for line in Path(f"/proc/{pid}/environ").read_text().split("\0"))
-    if "MASTER_PORT" not in told:  # it is being started
-        return False
-    port = f":{int(told['MASTER_PORT']):04X} "
+    return "MASTER_PORT" in told and listens_at(told["MASTER_PORT"], pid)  # else it is being started
+
+
+def listens_at(number: str, pid: int) -> bool:
+    port = f":{int(number):04X} "
     tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
     return any(port in line and " 0A " in line for table in tables for line in table.splitlines())
 
@@ -107,9 +133,8 @@ def test_a_second_benchmark_in_the_same_folder_is_refused_and_the_first_goes_on(
     bench: tuple[subprocess.Popen[str], Path],
 ) -> None:
     first, out = bench
-    done = run(out, "--rounds", "1", "--steps", "1")
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"another benchmark writes into {out}: wait for its end" in done.stderr
+    said = refusal("buckets", *ONCE, "--out", out)
+    assert f"another benchmark writes into {out}: wait for its end" in said
     assert first.poll() is None
 
 
@@ -156,13 +181,11 @@ def test_a_benchmark_that_is_ended_while_ranks_meet_takes_them_along(
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_a_rank_that_others_started_ends_while_it_waits_for_ranks(tmp_path: Path, ending: signal.Signals) -> None:
     place = {"RANK": "0", "WORLD_SIZE": "2", **meeting_place()}
-    with start(tmp_path, *ENDLESS, **place) as process:
-        wait_for(lambda: listens(process.pid), "it never waited for the other")
-        process.send_signal(ending)
-        try:
-            assert process.wait(SOON_S) == -ending
-        finally:
-            process.kill()
+    with forked(tmp_path, *ENDLESS, **place) as job:
+        rank = rank_of(job)
+        wait_for(lambda: listens_at(place["MASTER_PORT"], rank), "it never waited for the other")
+        os.kill(rank, ending)
+        assert job.statuses(SOON_S) == [ending], job.said  # no exit code: the signal ended it
 
 
 def test_a_rank_in_the_background_of_a_shell_does_not_hear_ctrl_c(tmp_path: Path) -> None:
@@ -184,25 +207,37 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-@pytest.mark.parametrize("left", [3_000_000, 0])
-def test_a_full_disk_is_the_reason_that_is_told(small_disk: Path, left: int) -> None:
+def test_a_full_disk_is_the_reason_that_is_told(small_disk: Path) -> None:
     out = small_disk / "out"
     out.mkdir()
-    if not left:
-        fill(small_disk)
-    done = run(out, "--rounds", "1", "--steps", "1")
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "No space left on device" in done.stderr.splitlines()[-1]
-    assert str(out) in done.stderr.splitlines()[-1]
+    fill(small_disk)
+    done = run(out, *ONCE)
+    assert done.returncode == 1
+    is_the_reason(done.stderr, out)
+
+
+def test_a_disk_that_becomes_full_is_the_reason_that_ranks_tell(small_disk: Path) -> None:
+    argv = [str(SMALL), *BUCKETS[2:], *ONCE, "--out", str(small_disk)]
+    with server().started(argv, 2, environment(), to_the_end=True) as job:
+        assert job.statuses(timeout_s=120) == [1 << 8] * 2  # as `os.wait` tells exit code 1
+    is_the_reason(job.stderr, small_disk)
+
+
+def is_the_reason(said: str, out: Path) -> None:
+    assert "Traceback" not in said
+    assert "No space left on device" in said.splitlines()[-1]
+    assert str(out) in said.splitlines()[-1]
 
 
 def test_ranks_with_folders_of_their_own_are_told_as_a_doubt(tmp_path: Path) -> None:
     # GIVEN two ranks whose folders are two, as on two hosts that share no disk
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", **meeting_place()}
-    words = ("--rounds", "1", "--steps", "1")
-    ranks = [start(tmp_path / f"host-{rank}", *words, **place, RANK=str(rank)) for rank in range(2)]
-    told = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+    place = {"WORLD_SIZE": "2", **meeting_place()}
+    with (
+        forked(tmp_path / "host-0", *ONCE, RANK="0", **place) as first,
+        forked(tmp_path / "host-1", *ONCE, RANK="1", **place) as second,
+    ):
+        statuses = [job.statuses(timeout_s=120) for job in (first, second)]
+    assert statuses == [[0], [0]], first.said + second.said
     # THEN
     sheet = (tmp_path / "host-0" / "buckets.md").read_text()
     assert "The folder is not shared: 1 of 2 ranks wrote their part of the traced runs on other hosts" in sheet

@@ -15,18 +15,19 @@ import pytest
 
 from ddptrace.bench.experiments.groups_sheet import MeasuredArrangement, points
 from ddptrace.bench.experiments.groups_verdict import Cause, Verdict, verdict
+from tests.benches import bench
 from tests.launch import environment
 
 pytestmark = pytest.mark.alone
 
-COMMAND = [sys.executable, "-m", "ddptrace", "bench", "groups", "--rounds", "2", "--steps", "2", "--warmup", "1"]
-NO_MORE_JOBS = ("--try", "")
+GROUPS = ("groups", "--rounds", "2", "--steps", "2", "--warmup", "1")
+COMMAND = [sys.executable, "-m", "ddptrace", "bench", *GROUPS]
 
 
-def run(out: Path, *options: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+def run(out: Path, *options: str) -> dict[str, Any]:
     """The answer of a job that is started here."""
     done = subprocess.run(
-        [*before, *COMMAND, "-o", str(out), *options],
+        [*COMMAND, "-o", str(out), *options],
         env=environment(),
         capture_output=True,
         text=True,
@@ -57,13 +58,14 @@ def judged(before: MeasuredArrangement, after: MeasuredArrangement) -> Verdict:
 
 def test_on_one_core_more_pairs_take_longer_because_of_the_core(tmp_path: Path) -> None:
     # GIVEN one core for 4 ranks
-    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
-    options = ("--ranks", "4", "--groups", "1,2", "--mb", "2", "--threads", "4", *NO_MORE_JOBS)
-    answer = run(tmp_path, *options, before=one_core)
+    options = ("--groups", "1,2", "--mb", "2", "--threads", "4")
+    done = bench(*GROUPS, *options, out=tmp_path, ranks=4, ONE_CORE="1")
+    assert "## What can be tuned" in done.stdout
+    answer = told(tmp_path)
     at = found(answer)
     # THEN two pairs take longer, the core is why, and every execution was seen
-    told = judged(at["pairs", "async", 1, None], at["pairs", "async", 2, None])
-    assert told.cause is Cause.CORES, told.words
+    pairs = judged(at["pairs", "async", 1, None], at["pairs", "async", 2, None])
+    assert pairs.cause is Cause.CORES, pairs.words
     assert at["pairs", "async", 2, None].point.cores == 1
     assert {each["evidence"] for each in answer["measured"][0]["calls"].values()} == {"backend"}
     # AND a rank makes 4 calls in its own pair, 8 in two groups that it is in
@@ -79,12 +81,12 @@ def test_many_calls_and_one_worker_thread_are_a_queue(tmp_path: Path) -> None:
     # GIVEN one call and then eight in one group of one thread, and an environment to try
     common = ("--groups", "1", "--ranks", "2", "--threads", "1", "--mb", "4")
     many_answer = run(tmp_path / "many", *common, "--calls", "8", "--try", "OMP_NUM_THREADS=3")
-    one = found(run(tmp_path / "one", *common, "--calls", "1", *NO_MORE_JOBS))["same", "async", 1, 1]
+    one = found(run(tmp_path / "one", *common, "--calls", "1", "--try", ""))["same", "async", 1, 1]
     many = found(many_answer)["same", "async", 1, 1]
     # THEN they take turns, and the queue is why
-    told = judged(one, many)
-    assert told.cause is Cause.QUEUE, told.words
-    assert told.turns is not None and told.turns > 6, "eight of them, one at a time"
+    queue = judged(one, many)
+    assert queue.cause is Cause.QUEUE, queue.words
+    assert queue.turns is not None and queue.turns > 6, "eight of them, one at a time"
     assert (many.point.at_once or 2) <= 1
     # AND the environment was that of a job of its own, which tried the most groups alone
     assert "OMP_NUM_THREADS=3" in many_answer["measured"][1]["setup"]["device"]

@@ -19,7 +19,7 @@ BRIEFLY = ("--rounds", 1, "--steps", 1, "--warmup", 1)
 @pytest.fixture(scope="module", params=["ddp", "bucketed"])
 def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     out = tmp_path_factory.mktemp("hooks")
-    done = bench("hooks", "--workload", "mlp", "--reducer", request.param, *BRIEFLY, "--out", out)
+    done = bench("hooks", "--workload", "mlp", "--reducer", request.param, *BRIEFLY, out=out)
     assert done.stdout == (out / "hooks.md").read_text() + "\n"
     return request.param, out
 

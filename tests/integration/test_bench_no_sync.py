@@ -21,7 +21,7 @@ NBYTES = 4 * (256 * 192 + 64 * 192 + 12 * 192**2 + 13 * 192 + 193 * 256)
 def swept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("no-sync")
     asked = ("--reducer", request.param, "--counts", ",".join(COUNTS), "--micro-batches", MICRO_BATCHES)
-    done = bench("no-sync", *asked, "--rounds", 1, "--steps", 1, "--warmup", 1, "--out", out)
+    done = bench("no-sync", *asked, "--rounds", 1, "--steps", 1, "--warmup", 1, out=out)
     assert done.stdout == (out / "no-sync.md").read_text() + "\n"
     return out
 

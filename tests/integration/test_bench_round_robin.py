@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from tests.launch import as_ranks
+from tests.benches import bench
 
 GROUPS = (1, 3)
 
@@ -17,9 +17,9 @@ GROUPS = (1, 3)
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("round-robin")
-    asked = f"bench round-robin --workload convnet --cap 1 --groups 1,3 --rounds 2 --steps 1 --warmup 1 --out {folder}"
-    said = as_ranks(["-m", "ddptrace", *asked.split()])
-    assert said.count("# Process groups in turn") == 1, "rank 0 alone shows it"
+    asked = "round-robin --workload convnet --cap 1 --groups 1,3 --rounds 2 --steps 1 --warmup 1"
+    done = bench(*asked.split(), out=folder)
+    assert done.said.count("# Process groups in turn") == 1, "rank 0 alone shows it"
     return folder
 
 

@@ -18,7 +18,7 @@ PROFILED = 2 * 6
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("unused")
-    done = bench("unused", "--workload", "mlp", "--rounds", 1, "--steps", 1, "--warmup", 1, "--out", out)
+    done = bench("unused", "--workload", "mlp", "--rounds", 1, "--steps", 1, "--warmup", 1, out=out)
     assert done.stdout == (out / "unused.md").read_text() + "\n"
     return out
 

@@ -7,8 +7,11 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Semaphore
 
 import pytest
 
@@ -18,6 +21,9 @@ from tests.exported_runs import Trained, asking, companions, expected, export, t
 from tests.launch import environment
 from tests.otlp_receiver import Behaviour, Receiver
 
+pytestmark = pytest.mark.alone  # all read the same trainings, of which one test compares times
+
+TRAINING = Semaphore(3)
 EXIT_S = 8.0  # 2 s, and what a machine that does much else takes beside
 
 BAD = {
@@ -44,22 +50,22 @@ class Bad:
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bad]]:
-    """All of them one after the other, and then their companions are waited for together."""
+    """Three at a time, since they mostly sleep; their companions wait together."""
     train(tmp_path_factory.mktemp("plain"), {n: v for n, v in environment().items() if not n.startswith("OTEL_")})
-    with contextlib.ExitStack() as exits:
+    folders = {how: tmp_path_factory.mktemp(how) for how in BAD}
+    with contextlib.ExitStack() as exits, ThreadPoolExecutor(len(BAD)) as pool:
         receivers = {how: exits.enter_context(Receiver()) for how in BAD}
-        trained, outlived_s = {}, {}
-        for how in BAD:
-            trained[how] = one, _ = _trained(how, receivers[how], tmp_path_factory.mktemp(how))
-            if how == LASTING:
-                outlived_s[how] = _outlived_s(one)
-        for how, (one, _) in trained.items():
-            outlived_s.setdefault(how, _outlived_s(one))
-        answered = {how: len(receivers[how].spans()) if how == "dying" else 0 for how in BAD}  # the slow one never did
-        yield {
-            how: Bad(one, receivers[how], url, answered[how], len(expected(ddptrace.analyze(one.run))), outlived_s[how])
-            for how, (one, url) in trained.items()
-        }
+        trained = pool.map(partial(_bad, receivers, folders), BAD)
+        yield dict(zip(BAD, trained, strict=True))
+
+
+def _bad(receivers: dict[str, Receiver], folders: dict[str, Path], how: str) -> Bad:
+    """A training, and what became of its companion."""
+    with TRAINING:
+        one, url = _trained(how, receivers[how], folders[how])
+    outlived_s = _outlived_s(one)
+    arrived = len(receivers[how].spans()) if how == "dying" else 0  # the slow one never did
+    return Bad(one, receivers[how], url, arrived, len(expected(ddptrace.analyze(one.run))), outlived_s)
 
 
 def _outlived_s(one: Trained) -> float:
@@ -81,7 +87,6 @@ def _nobodys() -> str:
         return f"http://127.0.0.1:{one.getsockname()[1]}"
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("how", BAD)
 def test_a_bad_endpoint_costs_the_training_two_seconds_at_most_and_it_is_told(how: str, bad: dict[str, Bad]) -> None:
     trained = bad[how].trained

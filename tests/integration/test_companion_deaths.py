@@ -16,7 +16,7 @@ import pytest
 
 import ddptrace
 from tests.exported_runs import RANKS, STEPS, asking, companions, expected, train, wait_until
-from tests.launch import command
+from tests.launch import PROGRAMS, command, server
 from tests.otlp_receiver import Behaviour, Receiver
 
 
@@ -36,9 +36,11 @@ def training(folder: Path, environ: dict[str, str], *how: str) -> Iterator[subpr
 
 def test_what_a_killed_training_recorded_is_delivered_and_the_companion_ends(tmp_path: Path) -> None:
     with Receiver() as receiver:
-        with training(tmp_path, asking(receiver.http_url, "http/protobuf"), "killed") as process:
-            assert process.wait(120) != 0
-        wait_until(lambda: not companions(tmp_path / "run"))
+        argv = [str(PROGRAMS / "exported.py"), str(tmp_path / "run"), str(tmp_path), "killed"]
+        environ = asking(receiver.http_url, "http/protobuf")
+        with server().started(argv, RANKS, environ, to_the_end=True) as job:
+            assert job.statuses(120) == [signal.SIGKILL] * RANKS, job.said
+            wait_until(lambda: not companions(tmp_path / "run"))
         wanted = expected(ddptrace.analyze(tmp_path / "run"))
         assert len(wanted) > RANKS * STEPS
         assert Counter(one.item.name for one in receiver.spans()) == Counter(node.name for _, node, _ in wanted)

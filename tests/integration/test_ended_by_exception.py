@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ from torch import nn
 
 import ddptrace
 from ddptrace.findings import Finding
-from tests.launch import environment
+from tests.launch import environment, server
+from tests.self_launched import NO_LAUNCHER
 
 
 class Unlucky(Exception):
@@ -98,8 +98,9 @@ def test_what_ends_a_program_under_the_launcher_is_told_unless_it_is_success(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"import os, sys, torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\n{last_line}\n")
-    asked = [sys.executable, "-m", "ddptrace.run", "--out", str(tmp_path / "run"), str(script)]
-    done = subprocess.run(asked, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stderr
+    argv = ["-m", "ddptrace.run", "--out", str(tmp_path / "run"), str(script)]
+    with server().started(argv, 1, environment(), to_the_end=True, torchrun=NO_LAUNCHER) as job:
+        statuses = job.statuses(timeout_s=60)
+    assert statuses is not None and [os.waitstatus_to_exitcode(status or 0) for status in statuses] == [code], job.said
     findings = [(one.code, one.message) for one in ddptrace.analyze(tmp_path / "run").findings]
     assert [(name, text) for name, text in findings if name.startswith("ended-by")] == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +13,8 @@ import pytest
 import ddptrace
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
-from tests.launch import PROGRAMS, ROOT, environment, torchrun
+from tests.launch import PROGRAMS, ROOT, environment, server, torchrun
+from tests.self_launched import NO_LAUNCHER
 
 PLAIN = [sys.executable]
 UNDER_RUN = [sys.executable, "-m", "ddptrace.run"]
@@ -21,10 +23,9 @@ DDP = str(PROGRAMS / "run_ddp.py")
 STEPS = 3
 
 
-def start(*command: object, cwd: Path = PROGRAMS, **environ: object) -> subprocess.Popen[str]:
-    env = environment() | {name: str(value) for name, value in environ.items()}
+def start(*command: object, cwd: Path = PROGRAMS) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen([*map(str, command)], cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen([*map(str, command)], cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -35,16 +36,25 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def run(out: Path, *args: object, **environ: object) -> subprocess.Popen[str]:
-    return start(*UNDER_RUN, "--out", out, DDP, *args, **environ)
+def recorded(
+    out: Path,
+    *args: object,
+    ranks: int = 1,
+    launcher: dict[str, str | None] = NO_LAUNCHER,
+    options: tuple[str, ...] = (),
+) -> tuple[list[int], str]:
+    """Run DDP under `ddptrace.run` as forked ranks, which have imported torch; their exit codes and what is on stderr.
+    `launcher`: replaces variables of torchrun, for ranks that it starts."""
+    argv = ["-m", "ddptrace.run", "--out", str(out), *options, DDP, *map(str, args)]
+    with server().started(argv, ranks, environment(), to_the_end=True, torchrun=launcher) as job:
+        statuses = job.statuses(timeout_s=120)
+    assert statuses is not None, job.said
+    return [os.waitstatus_to_exitcode(status) for status in statuses if status is not None], job.stderr
 
 
-def as_rank(rank: int, world: int, port: int, restart: int = 0) -> dict[str, object]:
-    """What torchrun tells a rank of one job."""
-    return {
-        "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost", "MASTER_PORT": port,
-        "TORCHELASTIC_RUN_ID": "one-job", "TORCHELASTIC_RESTART_COUNT": restart,
-    }  # fmt: skip
+def of_job(name: str, restart: int = 0) -> dict[str, str | None]:
+    """What torchrun tells every rank of one job."""
+    return {"TORCHELASTIC_RUN_ID": name, "TORCHELASTIC_RESTART_COUNT": str(restart)}
 
 
 def codes(run: Run) -> set[str]:
@@ -108,32 +118,29 @@ def test_however_a_program_ends_what_it_did_is_recorded_and_closed_where_python_
 ) -> None:
     expected = {"return": (0, True), "destroyed": (0, True), "raise": (1, True), "exit": (7, True),
                 "os-exit": (9, False), "sigterm": (-15, False), "forks": (0, True)}  # fmt: skip
-    started = {how: run(tmp_path / how, how) for how in expected}
     for how, (code, clean) in expected.items():
-        assert ended(started[how])[0] == code
+        assert recorded(tmp_path / how, how)[0] == [code]
         (rank,) = read_run(tmp_path / how).ranks
         assert (how, len(rank.steps), sum(call.is_native for call in rank.calls)) == (how, STEPS, STEPS)
         assert (how, rank.clean) == (how, clean)
 
 
 def test_a_trace_of_the_programs_own_has_the_word_and_ours_says_where_it_went(tmp_path: Path) -> None:
-    both = (run(tmp_path / "ours", "own", tmp_path / "its"), run(tmp_path / "same", "own", tmp_path / "same"))
-    ends = [ended(process) for process in both]
-    assert [code for code, _, _ in ends] == [0, 0], ends
+    ends = [recorded(tmp_path / name, "own", tmp_path / own) for name, own in (("ours", "its"), ("same", "same"))]
+    assert [code for code, _ in ends] == [[0], [0]], ends
     ours, its, same = (read_run(tmp_path / name) for name in ("ours", "its", "same"))
     assert [len(one.ranks[0].steps) for one in (ours, its, same)] == [STEPS, STEPS + 1, STEPS + 1]
     assert "gave-way" in codes(ours) and "gave-way" not in codes(its) | codes(same)
     sentence = f"the program itself entered ddptrace.trace({tmp_path / 'its'}): this recording ends there"
-    assert [sentence in err for _, _, err in ends] == [True, False]
+    assert [sentence in err for _, err in ends] == [True, False]
 
 
 def test_a_taken_directory_is_refused_on_every_rank_in_one_sentence(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / "run" / f"rank-0000{rank}").mkdir(parents=True)
-    for process in [run(tmp_path / "run", "return", RANK=rank, WORLD_SIZE=2) for rank in range(2)]:
-        code, _, err = ended(process)
-        assert (code, err.count("\n")) == (2, 1)
-        assert "already holds a run" in err and "--overwrite" in err
+    statuses, err = recorded(tmp_path / "run", "return", ranks=2, launcher={})
+    assert (statuses, err.count("\n")) == ([2, 2], 2)
+    assert all("already holds a run" in line and "--overwrite" in line for line in err.splitlines())
 
 
 def test_plain_ddp_under_torchrun_gives_the_tables_that_the_context_manager_gives(tmp_path: Path) -> None:
@@ -179,7 +186,7 @@ def test_a_job_that_torchrun_restarts_gives_attempts_that_are_each_analyzed(tmp_
 
 def test_an_attempt_that_came_to_no_step_does_not_hide_the_one_before(tmp_path: Path) -> None:
     for restart, how in enumerate(("return", "absent-way")):
-        assert ended(run(tmp_path / "run", how, **as_rank(0, 1, 29_631, restart)))[0] == 0
+        assert recorded(tmp_path / "run", how, launcher=of_job("one", restart))[0] == [0]
     attempt = tmp_path / "run" / "attempt-1"
     for records in attempt.glob("rank-*/records-*.bin"):
         records.write_bytes(b"")
@@ -190,9 +197,8 @@ def test_an_attempt_that_came_to_no_step_does_not_hide_the_one_before(tmp_path: 
 
 
 def test_workers_that_grow_in_number_without_a_counted_restart_give_an_attempt_of_their_own(tmp_path: Path) -> None:
-    assert ended(run(tmp_path / "run", "destroyed", **as_rank(0, 1, 29_633)))[0] == 0
-    both = [run(tmp_path / "run", "destroyed", **as_rank(rank, 2, 29_634)) for rank in range(2)]
-    assert [ended(process)[0] for process in both] == [0, 0]
+    for ranks in (1, 2):
+        assert recorded(tmp_path / "run", "destroyed", ranks=ranks, launcher=of_job("one"))[0] == [0] * ranks
     first, second = (read_run(tmp_path / "run" / f"attempt-{number}") for number in range(2))
     assert [len(one.ranks) for one in (first, second)] == [1, 2]
     assert [one.world_size for one in (first, second)] == [1, 2]
@@ -200,13 +206,12 @@ def test_workers_that_grow_in_number_without_a_counted_restart_give_an_attempt_o
 
 
 def test_a_restart_does_not_join_the_run_of_another_job(tmp_path: Path) -> None:
-    assert ended(run(tmp_path / "run", "destroyed", **as_rank(0, 1, 29_635)))[0] == 0
-    another = as_rank(0, 1, 29_636, restart=1) | {"TORCHELASTIC_RUN_ID": "another-job"}
-    code, _, err = ended(run(tmp_path / "run", "destroyed", **another))
-    assert code == 2 and "already holds a run (manifest.json)" in err
+    assert recorded(tmp_path / "run", "destroyed", launcher=of_job("one"))[0] == [0]
+    another = of_job("another", restart=1)
+    code, err = recorded(tmp_path / "run", "destroyed", launcher=another)
+    assert code == [2] and "already holds a run (manifest.json)" in err
     assert not (tmp_path / "run" / "attempt-1").exists()
-    overwriting = start(*UNDER_RUN, "--out", tmp_path / "run", "--overwrite", DDP, "destroyed", **another)
-    assert ended(overwriting)[0] == 0
+    assert recorded(tmp_path / "run", "destroyed", launcher=another, options=("--overwrite",))[0] == [0]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["attempt-1"]
 
 

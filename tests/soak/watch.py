@@ -6,9 +6,7 @@ python -m tests.soak RUN [--steps 100000] [--nbytes 64000000] [--every 1]
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.units import size
-from tests.launch import command, environment
+from tests.launch import PROGRAMS, environment, server
 
 Look = tuple[int, int, int]
 
@@ -60,15 +58,12 @@ def soak(run: Path, *, steps: int, nbytes: int, every: int = 1, look_every: int 
     """Train, watch, analyze: see `programs/soaked.py`. Raises AssertionError where the training fails."""
     arguments = (run, steps, nbytes, "--every", every, "--look-every", look_every, "--alone", alone)
     begin, largest = time.monotonic(), 0
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command("soaked.py", *arguments, ranks=RANKS), env=environment(), stdout=output, stderr=output
-        )
-        while process.poll() is None:
+    argv = [str(PROGRAMS / "soaked.py"), *map(str, arguments)]
+    with server().started(argv, RANKS, environment(), to_the_end=False) as job:
+        while not job.is_done(LOOK_S):
             largest = max([largest, *(folder_nbytes(folder) for folder in run.glob("rank-*"))])
-            time.sleep(LOOK_S)
-        output.seek(0)
-        assert process.returncode == 0, output.read()
+        statuses = job.statuses(0)
+    assert statuses == [0] * RANKS, job.said
     seconds = time.monotonic() - begin
     return _judged(run, seconds, largest, ddptrace.analyze(run))
 
