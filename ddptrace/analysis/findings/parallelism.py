@@ -141,8 +141,8 @@ def _early_words(found: EarlyReductions, window_ns: int) -> str:
     return (
         f"Gradients are accumulated over {found.backwards:g} backwards of an update, and FSDP reduces those of"
         f" {counted(found.units, 'unit')} in each: the step waits {duration(found.exposed_ns)} for reductions before"
-        f" the last backward. set_requires_gradient_sync(False) of the root module before these backwards {saves}, for up to"
-        f" {size(found.nbytes)} more memory on each rank.{tails}"
+        f" the last backward. set_requires_gradient_sync(False) of the root module before these backwards {saves}, for"
+        f" up to {size(found.nbytes)} more memory on each rank.{tails}"
     )
 
 
