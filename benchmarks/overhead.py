@@ -121,7 +121,8 @@ def fully_sharded(module: nn.Module) -> nn.Module:
     """Shard a model with `fully_shard`: each member of its outermost lists of modules is a unit, the rest the root."""
     for layer in _layers(module):
         fully_shard(layer)
-    return fully_shard(module)
+    fully_shard(module)
+    return module
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

@@ -20,7 +20,7 @@ from ddptrace.analysis.pipeline.rows import PipelineFacts, matched_messages, pip
 from ddptrace.analysis.pipeline.schedule import Computation, computation_of, input_of, length, of_typical_stage, spent
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.parallelism import BubbleRow, MessageRow, PipelineRow, Work
-from ddptrace.load.tables import Intervals, Unit
+from ddptrace.load.tables import Intervals
 from ddptrace.ops import SEND, family_of
 from ddptrace.schema import Phase
 
@@ -115,13 +115,10 @@ def _numbered(ranks: Sequence[RankTables]) -> tuple[tuple[PipelineFacts, ...], M
 def owners(ranks: Iterable[RankTables]) -> tuple[int, ...]:
     """Return the rank of each stage of the one pipeline of profiler files; nothing if ranks share a stage, as copies of
     a pipeline do, or if the file of one is missing."""
-    stages = [(unit.stage.number, rank.facts.rank) for rank in ranks for unit in rank.facts.units if _is_told(unit)]
-    found = dict(stages)
-    return tuple(found[at] for at in sorted(found)) if sorted(found) == list(range(len(stages))) else ()
-
-
-def _is_told(unit: Unit) -> bool:
-    return unit.stage is not None and not unit.stage.ranks
+    told = [(unit.stage, rank.facts.rank) for rank in ranks for unit in rank.facts.units if unit.stage is not None]
+    found = {stage.number: rank for stage, rank in told if not stage.ranks}
+    is_one = sorted(found) == list(range(len(told)))
+    return tuple(found[at] for at in sorted(found)) if is_one else ()
 
 
 def _whole(facts: Iterable[PipelineFacts], stage_ranks: tuple[int, ...]) -> Iterator[PipelineFacts]:
