@@ -94,11 +94,16 @@ def _member(
         return Member(unit.kind, names[unit.unit], place, _role(call, unit.kind), unit)
     if kind is not None and call.module and call.identity is Identity.RECORDED:
         return Member(kind, call.module, place, _role(call, kind))
-    return Member(UnitKind.OTHER, family_of(call.op).name, place, family_of(call.op).name, reason=_reason(call, kind))
+    op = _operation(call)
+    return Member(UnitKind.OTHER, op, place, op, reason=_reason(call, kind))
+
+
+def _operation(call: Call) -> str:
+    return family_of(call.op).name or call.op
 
 
 def _role(call: Call, kind: UnitKind) -> str:
-    family = family_of(call.op).name
+    family = _operation(call)
     if call.role is not UnitRole.OTHER:
         return call.role.word
     return ROLES.get(family, family) if kind is UnitKind.FSDP else family
