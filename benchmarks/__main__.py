@@ -29,6 +29,7 @@ def main() -> None:
 
 @main.command()
 @click.option("--workload", default="gpt", show_default=True, help="Model to train.")
+@click.option("--strategy", default="ddp", show_default=True, help="How it is trained: ddp or fsdp2.")
 @click.option(
     "--modes",
     callback=names,

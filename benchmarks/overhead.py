@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import torch
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import fully_shard
 
 from benchmarks.overhead_costs import Costs, Rate, costs, from_a_companion, provider_for, sustained
 from benchmarks.overhead_receiver import receiver
@@ -27,7 +29,7 @@ from ddptrace.bench.experiment import (
     only_one,
 )
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.strategies import stock_ddp
+from ddptrace.bench.strategies import Strategy, stock_ddp
 from ddptrace.bench.timing import Spread, interleaved, interval_head, ratio, ratio_interval, spread, spread_line
 from ddptrace.bench.traced import recording
 from ddptrace.bench.workloads import Trainee, workload
@@ -39,6 +41,7 @@ OFF: Final = "off"
 NULL: Final = "null control"
 ON: Final = "always-on"
 COUNTER: Final = "CommDebugMode"
+HOOK: Final = "comm hook"
 CAP_MB: Final = 4
 TOLD_RATIO: Final = 0.005
 """Largest deviation of the null control with which the cost of tracing is stated."""
@@ -51,7 +54,7 @@ MODES: Final = {
     "profiled": "`ddptrace.trace` in a window of torch.profiler",
     "torch.profiler": "torch.profiler alone, CPU activities",
     COUNTER: "torch's counter of collectives, a dispatch mode",
-    "comm hook": "DDP with a Python communication hook that only all-reduces",
+    HOOK: "DDP with a Python communication hook that only all-reduces",
 }
 THREAD: Final = "exporting thread"
 COMPANION: Final = "companion"
@@ -61,28 +64,35 @@ EXPORTING: Final = {
 }
 """Modes whose cost shows only if steps go on for some seconds. Ask for them with `--steps 30`."""
 
+DDP, FSDP2 = "ddp", "fsdp2"
+STRATEGIES: Final = {DDP: f"stock DDP, {CAP_MB} MiB buckets", FSDP2: "FSDP2, a unit for each layer, and the root"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TimedOptions):
-    """`modes`: some of MODES and EXPORTING; "off" is always measured."""
+    """`modes`: some of MODES and EXPORTING; "off" is always measured. `strategy`: one of STRATEGIES; only DDP takes a
+    communication hook."""
 
     workload: str = "gpt"
+    strategy: str = DDP
     modes: tuple[str, ...] = tuple(MODES)
     repeats: Repeats = field(default_factory=lambda: Repeats(rounds=20))
 
     def __post_init__(self) -> None:
         only_one(self.ranks)
         workload(self.workload)
+        known("strategy", (self.strategy,), STRATEGIES)
         known("mode", self.modes, MODES | EXPORTING)
 
 
 def measure(job: Job, options: Options) -> Measured:
     """Measure what single instruments cost, then time each mode. Collective."""
     single = costs(job)
-    modes = tuple(dict.fromkeys((OFF, *options.modes)))
+    hooked = {HOOK} if options.strategy == DDP else set()
+    modes = tuple(mode for mode in dict.fromkeys((OFF, *options.modes)) if mode != HOOK or mode in hooked)
     with receiver() if EXPORTING.keys() & set(modes) else nullcontext("") as address:
         around = _around(job, options.repeats, address)
-        times = interleaved(job, _steps(job, options.workload, modes), options.repeats, around)
+        times = interleaved(job, _steps(job, options, modes), options.repeats, around)
         exported = sustained(job.folder / "runs" / f"{COMPANION}-0", address) if COMPANION in modes else None
     return {
         "setup": setup_of(job),
@@ -93,17 +103,32 @@ def measure(job: Job, options: Options) -> Measured:
     }
 
 
-def _steps(job: Job, name: str, modes: tuple[str, ...]) -> dict[str, Callable[[], None]]:
+def _steps(job: Job, options: Options, modes: tuple[str, ...]) -> dict[str, Callable[[], None]]:
     """Return the step of each mode, all with one model, but for the mode that hooks it."""
-    plain = Trainee(job, workload(name), stock_ddp(CAP_MB))
+    wrap = stock_ddp(CAP_MB) if options.strategy == DDP else Strategy(FSDP2, fully_sharded)
+    plain = Trainee(job, workload(options.workload), wrap)
     steps = dict.fromkeys(modes, plain.step)
-    if "comm hook" in modes:
-        hooked = Trainee(job, workload(name), stock_ddp(CAP_MB))
+    if HOOK in modes:
+        hooked = Trainee(job, workload(options.workload), stock_ddp(CAP_MB))
         hooked.model.register_comm_hook(None, allreduce_hook)  # type: ignore[operator] # a DDP has it
-        steps["comm hook"] = hooked.step
+        steps[HOOK] = hooked.step
     if COUNTER in modes:
         steps[COUNTER] = lambda: _counted(plain.step)
     return steps
+
+
+def fully_sharded(module: nn.Module) -> nn.Module:
+    """Shard a model with `fully_shard`: each member of its outermost lists of modules is a unit, the rest the root."""
+    for layer in _layers(module):
+        fully_shard(layer)
+    fully_shard(module)
+    return module
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        is_list = isinstance(child, nn.ModuleList | nn.Sequential)
+        yield from child.children() if is_list else _layers(child)
 
 
 def _counted(step: Callable[[], None]) -> None:
@@ -137,7 +162,7 @@ def _around(job: Job, repeats: Repeats, address: str) -> Callable[[str, int], Ab
 
 
 def title(options: Options, jobs: Sequence[Measured]) -> str:
-    return f"What tracing costs: {options.workload}, stock DDP, {CAP_MB} MiB buckets"
+    return f"What tracing costs: {options.workload}, {STRATEGIES[options.strategy]}"
 
 
 def setup(options: Options, jobs: Sequence[Measured]) -> Sequence[tuple[str, str]]:

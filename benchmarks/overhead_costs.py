@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.bench.job import Job
@@ -43,6 +45,10 @@ PARAMETERS: Final = 150
 TRIALS: Final = 300
 SMALL_NBYTES, STAMPED_NBYTES = 4 << 10, 128 << 10
 
+UNITS: Final = 24
+COLLECTIVES_OF_UNIT: Final = 3
+UNIT_TRIALS: Final = 40
+
 SMALL, LARGE, SPLIT, UNSTAMPED, WHOLE, ONE = "small", "large", "split", "unstamped", "whole", "one"
 TRACES: Final = ((SMALL, LARGE), (SPLIT,), (UNSTAMPED,), (WHOLE,), (ONE,))
 """The loops of each trace. A loop of stock DDP is alone in its trace."""
@@ -54,7 +60,7 @@ NOTE: Final = (
     "the ratios above include that."
 )
 Loop = Callable[[], float]
-"""Calls an instrument PARAMETERS times. Returns the time in ns."""
+"""Calls instruments. Returns the time in ns."""
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 BEGUN_S: Final = 3.0
@@ -65,7 +71,8 @@ SUSTAINED_S: Final = 3.0
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Each in ns. `collective`: one that the program issues. `bucket`: one of a single stock DDP. `stamped`: with the
-    time of its completion. `parameter`: recording when a gradient is ready."""
+    time of its completion. `parameter`: recording when a gradient is ready. `unit`: a step of one `fully_shard`, which
+    gathers its parameters twice and reduces its gradients."""
 
     record_ns: float
     collective_ns: float
@@ -73,6 +80,7 @@ class Costs:
     bucket_ns: float
     stamped_bucket_ns: float
     parameter_ns: float
+    unit_ns: float
 
     def share(self, bucket_ns: float) -> float:
         """Return the share of a step of STEP_NS with BUCKETS buckets and PARAMETERS gradients."""
@@ -86,6 +94,8 @@ class Costs:
             ("one bucket of stock DDP, completion not stamped", duration(self.bucket_ns)),
             ("one bucket of stock DDP, completion stamped", duration(self.stamped_bucket_ns)),
             ("recording when one gradient is ready", duration(self.parameter_ns)),
+            ("a step of one FSDP2 unit: two gathers, a reduction", duration(self.unit_ns)),
+            ("one collective of it", duration(self.unit_ns / COLLECTIVES_OF_UNIT)),
         )
         return Grid("What one of each costs", ("instrument", "cost"), rows, NOTE)
 
@@ -101,7 +111,7 @@ def costs(job: Job) -> Costs:
     """Measure on rank 0, while the other ranks join its traces. Call it before the first trace of the process, which
     leaves something in torch's dispatcher. Collective."""
     alone = dist.new_group([0], backend="gloo")
-    loops = _loops(alone) if job.rank == 0 else {}
+    loops, unit = _loops(alone) if job.rank == 0 else {}, unit_ns(job)
     plain = {name: _least(loop) for name, loop in loops.items()}
     job.meet()
     traced: dict[str, float] = {}
@@ -109,15 +119,44 @@ def costs(job: Job) -> Costs:
         with recording(job.folder / "runs" / "costs"), _unstamped() if names == (UNSTAMPED,) else nullcontext():
             traced |= {name: _least(loops[name]) for name in names if name in loops}
             job.meet()
-    return _single(plain, traced) if loops else Costs(*[0.0] * 6)
+    return _single(plain, traced, unit) if loops else Costs(*[0.0] * 7)
 
 
-def _single(plain: dict[str, float], traced: dict[str, float]) -> Costs:
+def unit_ns(job: Job) -> float:
+    """Return the processor time that tracing takes of the thread that trains, for one FSDP2 unit and step. Collective:
+    sharding takes two ranks."""
+    step = _sharded(job)
+    plain = _least(step, UNIT_TRIALS)
+    with recording(job.folder / "runs" / "costs"):
+        traced = _least(step, UNIT_TRIALS)
+    job.meet()
+    return (traced - plain) / UNITS
+
+
+def _sharded(job: Job) -> Loop:
+    """Return a step of a model of UNITS units with almost nothing to compute, timed by its thread."""
+    group = dist.new_group(backend="gloo")
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(UNITS)))
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    inputs = torch.ones(1, 8)
+
+    def step() -> float:
+        begin = time.thread_time_ns()
+        model(inputs).sum().backward()
+        return time.thread_time_ns() - begin
+
+    return step
+
+
+def _single(plain: dict[str, float], traced: dict[str, float], unit: float) -> Costs:
     cost = {name: traced[name] - plain[name] for name in plain}
     small, large = (cost[name] / PARAMETERS for name in (SMALL, LARGE))
     unstamped = UNSTAMPED if compiled.loaded() is None else SPLIT  # compiled code always stamps
     bucket, stamped = ((cost[name] - cost[WHOLE]) / (PARAMETERS - 1) for name in (unstamped, SPLIT))
-    return Costs(record_ns(), small, large, bucket, stamped, (cost[WHOLE] - cost[ONE]) / (PARAMETERS - 1))
+    return Costs(record_ns(), small, large, bucket, stamped, (cost[WHOLE] - cost[ONE]) / (PARAMETERS - 1), unit)
 
 
 @contextmanager
@@ -173,8 +212,8 @@ def _backward(model: nn.Module) -> Loop:
     return backward
 
 
-def _least(loop: Loop) -> float:
-    return min(loop() for _ in range(TRIALS))
+def _least(loop: Loop, trials: int = TRIALS) -> float:
+    return min(loop() for _ in range(trials))
 
 
 def _per_call_ns(call: Callable[[], object], count: int) -> float:

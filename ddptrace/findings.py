@@ -187,6 +187,16 @@ FSDP_COMMUNICATOR = FindingKind(
     sections=(Section.UNITS,),
     is_advice=True,
 )
+FSDP_ACCUMULATION = FindingKind(
+    "fsdp-accumulation",
+    Chapter.LOST_TIME,
+    "info",
+    "gradients are accumulated over several backwards of an update, and FSDP2 reduces them in each, exposed",
+    "reduce them once: `set_requires_gradient_sync(False)` before all but the last backward; without memory for whole "
+    "gradients, `set_is_last_backward(False)`",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
 GRADIENTS_ONE_BY_ONE = FindingKind(
     "gradients-one-by-one",
     Chapter.LOST_TIME,

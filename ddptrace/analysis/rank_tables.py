@@ -21,7 +21,7 @@ from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.rows import RankCalls, Waited, waited_for
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
-from ddptrace.analysis.tables.parallelism import ExchangeRow, MessageRow, PipelineRow
+from ddptrace.analysis.tables.parallelism import ExchangeRow, MessageRow, PipelineRow, UnitRow
 from ddptrace.analysis.tables.ranks import Trail
 from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.traffic import TrafficRow
@@ -74,6 +74,10 @@ class RankTables:
     @property
     def exchanges(self) -> tuple[ExchangeRow, ...]:
         return self.rows["exchanges"]
+
+    @property
+    def units(self) -> tuple[UnitRow, ...]:
+        return self.rows["units"]
 
     @property
     def messages(self) -> tuple[MessageRow, ...]:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -24,6 +24,7 @@ from tests.device.truth import (
     WAITS,
     WORK,
     Json,
+    charged,
     ends_of_steps,
     entries_of,
     file_of,
@@ -144,6 +145,34 @@ def test_each_steps_parts_are_what_ran(program: Program, found: Found) -> None:
         assert all(one["comm_ns"] > 0 for one in expected)
         assert all(sum(row.evidence is Evidence.DEVICE for row in rows) == ACTIVE for _ in expected)
         found(**expected[-1])
+
+
+ALONG: Final = {"fsdp1": "fsdp", "fsdp2": "fsdp", "tensor": "tp", "pipeline": "pp", "all_to_all": "other"}
+"""The dimension along which a program communicates; those that are missing here are data-parallel. That an exchange of
+the program's own serves experts, nothing tells."""
+
+
+def test_each_dimension_of_a_step_costs_what_its_collectives_were_charged(program: Program, found: Found) -> None:
+    along = Counter[str]()
+    for rank in range(program.ranks):
+        rows = program.steps(rank)
+        of = {id(kernel): row.dimension for row, kernel in program.joined(rank)}
+        ends = ends_of_steps(program.work[rank], [program.zeros_ns[rank] + row.end_at_ns for row in rows])
+        for row, span in zip(rows[1:], itertools.pairwise(ends), strict=True):
+            expected = Counter[str]()
+            for kernel, ns in charged(program.work[rank], *span):
+                expected[of[id(kernel)]] += ns
+            told = Counter[str]()
+            for one in program.result.dimensions:
+                if (one.rank, one.step) == (rank, row.step):
+                    told[one.dimension] += one.exposed_charged_ns
+                    assert (
+                        one.peer_wait_ns + one.bubble_ns + one.transfer_ns + one.unmatched_ns == one.exposed_charged_ns
+                    )
+            assert +told == +expected and sum(told.values()) == row.exposed_comm_ns
+            along += expected
+    assert along.most_common(1)[0][0] == ALONG.get(program.name, "dp")
+    found(**along)
 
 
 def test_each_collective_is_joined_to_its_own_kernel(program: Program, found: Found) -> None:

@@ -144,6 +144,16 @@ def pieces(work: Sequence[Json], begin: int, end: int) -> Iterator[tuple[int, in
         yield left, right, {one["kind"] for one in near if one["begin_ns"] <= left and right <= one["end_ns"]}
 
 
+def charged(work: Sequence[Json], begin: int, end: int) -> Iterator[tuple[Json, int]]:
+    """Yield the exposed pieces between begin and end, each with the collective it is charged to: of those that run, the
+    one that began first; of two at one instant, the one that was launched first."""
+    collectives = [one for one in work if one["kind"] == "collective"]
+    for left, right, running in pieces(work, begin, end):
+        if "collective" in running and "kernel" not in running:
+            on = [one for one in collectives if one["begin_ns"] <= left and right <= one["end_ns"]]
+            yield min(on, key=lambda one: (one["begin_ns"], one["launched_ns"])), right - left
+
+
 def _cuts(begin: int, end: int, spans: Iterator[tuple[int, int]]) -> list[int]:
     return sorted({begin, end, *(at for span in spans for at in span if begin < at < end)})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ddptrace
 from benchmarks.overhead import EXPERIMENT, MODES, OFF, Options
 from benchmarks.overhead_costs import Costs
 from ddptrace.errors import DdptraceError
@@ -28,7 +29,28 @@ def test_every_mode_is_measured_and_told(out: Path) -> None:
     assert set(one["times_ns"]) == set(MODES)
     modes, costs = told["sheet"]["grids"]
     assert [row[0] for row in modes["rows"]] == [mode for mode in MODES if mode != OFF]
-    assert len(costs["rows"]) == 6
+    assert len(costs["rows"]) == 8
+
+
+def test_an_fsdp2_model_is_measured_in_all_modes_without_a_hook(tmp_path: Path) -> None:
+    words = (
+        "--workload",
+        "mlp",
+        "--strategy",
+        "fsdp2",
+        "--modes",
+        "always-on,comm hook",
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+    )
+    as_ranks(["-m", "benchmarks", "overhead", *words, "--warmup", "1", "--out", str(tmp_path)], timeout_s=240)
+    told = json.loads((tmp_path / "overhead.json").read_text())
+    assert set(told["measured"][0]["times_ns"]) == {OFF, "always-on"}
+    assert "FSDP2" in told["sheet"]["title"]
+    units = list(ddptrace.analyze(tmp_path / "runs" / "always-on-0").units)
+    assert {row.name for row in units if row.kind == "fsdp"} == {f"layers.{at}" for at in range(6)}
 
 
 def test_instruments_cost_something_and_a_record_costs_less_than_a_collective(out: Path) -> None:
@@ -43,7 +65,7 @@ def test_always_on_runs_hold_records_and_profiled_ones_a_window(out: Path) -> No
 
 
 def test_the_share_of_a_step_adds_up() -> None:
-    costs = Costs(1.0, 2.0, 3.0, bucket_ns=10_000.0, stamped_bucket_ns=20_000.0, parameter_ns=1_000.0)
+    costs = Costs(1.0, 2.0, 3.0, bucket_ns=10_000.0, stamped_bucket_ns=20_000.0, parameter_ns=1_000.0, unit_ns=1.0)
     # 25 buckets of 10 µs and 150 parameters of 1 µs in a step of 100 ms: 0.4 of 100
     assert costs.share(costs.bucket_ns) == pytest.approx(0.004)
     assert "0.40 % of it without and 0.65 % with" in costs.words()
@@ -72,7 +94,9 @@ def test_the_most_of_few_rounds_is_called_that() -> None:
     assert found.grids[0].heads[2] == "range of the rounds"
 
 
-@pytest.mark.parametrize("told", [{"modes": ("nothing",)}, {"workload": "nothing"}, {"ranks": (2, 4)}])
+@pytest.mark.parametrize(
+    "told", [{"modes": ("nothing",)}, {"workload": "nothing"}, {"ranks": (2, 4)}, {"strategy": "nothing"}]
+)
 def test_a_mistake_is_a_sentence_before_any_rank_starts(told: dict[str, tuple[str, ...]]) -> None:
     with pytest.raises(DdptraceError, match=r"nothing|several"):
         Options(**told)  # type: ignore[arg-type]

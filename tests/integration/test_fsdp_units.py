@@ -30,7 +30,7 @@ from ddptrace.load.tables import RankRun
 from ddptrace.render.headline import headline
 from ddptrace.render.whatif.answers import run_advice_text
 from ddptrace.telemetry.delivery.exports import totals_of
-from tests.programs.fsdp_units import BLOCKS, STEPS
+from tests.programs.fsdp_units import BLOCKS, STEPS, WAYS
 from tests.sums import summed, sums_of, told_by
 
 ON_TWO = ("plain", "ahead-1", "ahead-2", "mixed", "kept", "large", "whole")
@@ -185,6 +185,24 @@ def test_a_collective_has_the_unit_that_the_table_of_units_has(run: Trained) -> 
         unit = units[row.rank, row.seq]
         assert row.dimension == unit.dimension
         assert (row.unit, row.unit_role) == ((None, None) if unit.kind == "other" else (unit.name, unit.role))
+
+
+def test_a_collective_has_the_line_that_called_the_model_in_its_own_step(run: Trained) -> None:
+    units = {(row.rank, seq): row for row in run.result.units for seq in row.seqs}
+    told = defaultdict(set)
+    for row in run.result.collectives:
+        unit = units[row.rank, row.seq]
+        if (unit.name, unit.role, unit.phase) == ("Stack", "unshard", "forward"):
+            told[row.step].add((row.site or "").rpartition(" in ")[2])
+    assert told == {step: {WAYS[step % 2].__name__} for step in range(STEPS)}
+
+
+def test_what_comes_again_from_the_same_line_is_recorded_in_the_short_way(run: Trained) -> None:
+    """All of later steps, except what the line that calls the model issues: there are two of them."""
+    turning = tuple(way.__name__ for way in WAYS)
+    of_units = [row for row in run.result.collectives if row.rank == 0 and row.unit is not None and row.step != 0]
+    again = [row for row in of_units if not (row.site or "").endswith(turning)]
+    assert run.told["short"] == len(again) > 0
 
 
 def test_no_record_of_a_unit_is_missing(run: Trained) -> None:

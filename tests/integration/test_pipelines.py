@@ -30,6 +30,7 @@ THIRDS = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS)
 SINGLE = {"ScheduleGPipe": HALVES, "Schedule1F1B": HALVES}
 SEVERAL = {"ScheduleInterleaved1F1B": HALVES, "ScheduleInterleavedZeroBubble": THIRDS, "ScheduleZBVZeroBubble": THIRDS}
 MICROBATCHES = 4
+MS = 1_000_000
 FOREIGN = f"foreign:ScheduleInterleaved1F1B:{MICROBATCHES}"
 
 
@@ -126,6 +127,24 @@ def test_a_file_of_torchs_profiler_tells_the_messages_of_each_stage(folder: Path
         for name in ("ScheduleInterleaved1F1B", "foreign")
     )
     assert theirs == ours and sum(ours.values()) == 2 * STEPS * MICROBATCHES * 3 * 2
+
+
+def test_files_of_torchs_profiler_tell_the_schedule_and_where_the_time_of_each_rank_goes(folder: Path) -> None:
+    ours, theirs = (ddptrace.analyze(folder / name) for name in ("ScheduleInterleaved1F1B", "foreign"))
+    computed = {(row.rank, row.turn, row.stage, row.microbatch, row.work): row for row in theirs.pipeline}
+    assert computed.keys() == {(row.rank, row.turn, row.stage, row.microbatch, row.work) for row in ours.pipeline}
+    for row in theirs.pipeline:  # each begins when its input is there
+        assert row.end_at_ns - row.begin_at_ns >= MS * (1 if row.work == Work.FORWARD else 2)
+        way = -1 if row.work == Work.FORWARD else 1
+        source = computed.get((1 - row.rank, row.turn, row.stage + way, row.microbatch, row.work))
+        assert source is None or source.end_at_ns <= row.begin_at_ns
+    assert [(row.rank, row.turn) for row in theirs.bubbles] == [(r, turn) for r in range(2) for turn in range(STEPS)]
+    for row in theirs.bubbles:
+        parts = row.compute_ns, row.bubble_ns, row.stage_wait_ns, row.transfer_ns, row.other_ns
+        assert row.window_ns == sum(parts) and min(parts) >= 0
+        assert row.bubble_ns <= row.ideal_bubble_ns
+    assert sum(row.bubble_ns for row in theirs.bubbles) > 0
+    assert "4 stages" in summary_text(theirs)
 
 
 def test_a_slow_stage_is_blamed_and_not_called_bubble(four: Result) -> None:

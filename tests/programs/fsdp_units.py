@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 import ddptrace
+from ddptrace.capture.collectives.unit_sends import SentForUnit, UnitSends
 from tests.programs.leaving import leave
 
 STEPS, BLOCKS, WIDTH = 3, 3, 16
@@ -85,8 +87,8 @@ def trained(kind: str, run: Path | None, after_step: Callable[[], None] = lambda
     torch.manual_seed(100 + dist.get_rank())
     found = []
     with ddptrace.trace(run, keep=ddptrace.Keep()) if run is not None else torch.enable_grad():
-        for _ in range(STEPS):
-            loss = model(torch.randn(4, WIDTH)).pow(2).mean()
+        for step in range(STEPS):
+            loss = WAYS[step % 2](model, torch.randn(4, WIDTH)).pow(2).mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -95,6 +97,29 @@ def trained(kind: str, run: Path | None, after_step: Callable[[], None] = lambda
         total = torch.stack(found).mean()
         dist.all_reduce(total)
     return [*found, total, *(parameter.detach().to_local().clone() for parameter in model.parameters())]
+
+
+def one_way(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x)
+
+
+def other_way(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x)
+
+
+WAYS = one_way, other_way
+"""Lines from which steps call the model, in turn."""
+
+
+def counted(sends: list[int]) -> None:
+    """Count the calls of units that go the short way."""
+    issued = UnitSends.issued
+
+    def count(self: UnitSends, sent: SentForUnit, *others: Any) -> None:
+        sends.append(sent[0])
+        issued(self, sent, *others)
+
+    UnitSends.issued = count  # type: ignore[method-assign]
 
 
 def profiled(run: Path) -> None:
@@ -110,8 +135,11 @@ def main(runs: str, *kinds: str) -> None:
     Path(runs).mkdir(parents=True, exist_ok=True)
     if "foreign" in kinds:
         profiled(Path(runs) / "foreign")
+    short: list[int] = []
+    counted(short)
     for kind in (kind for kind in kinds if kind != "foreign"):
         before = dict(vars(FSDPParamGroup))
+        short.clear()
         off, on = trained(kind, None), trained(kind, Path(runs) / kind)
         after = vars(FSDPParamGroup)
         names = {name: list(parameter.shape) for name, parameter in Stack(kind).named_parameters()}
@@ -119,6 +147,7 @@ def main(runs: str, *kinds: str) -> None:
             "same_bits": all(torch.equal(a, b) for a, b in zip(off, on, strict=True)),
             "as_before": before.keys() == after.keys() and all(after[name] is before[name] for name in before),
             "parameters": names,
+            "short": len(short),
         }
         if dist.get_rank() == 0:
             (Path(runs) / f"{kind}.json").write_text(json.dumps(told))

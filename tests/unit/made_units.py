@@ -41,6 +41,8 @@ class Plan:
     blocks: bool = False  # the host waits for each gather at once
     reshards: bool = True
     steps: int = 4
+    micro_steps: int = 1  # forwards and backwards of one step
+    reduces: bool = True  # in each of them; otherwise in the last
 
 
 def unit_of(number: int, size: int, plan: Plan) -> Unit:
@@ -101,6 +103,13 @@ class _Line:
         self.events.append(UnitEvent(unit + 1, UnitMark.FREED, self.at, self.at, phase))
 
     def run_step(self, number: int) -> None:
+        begin = self.at
+        for nth in range(1, self.plan.micro_steps + 1):
+            is_last = nth == self.plan.micro_steps
+            self.run_micro_step(self.plan.micro_steps * number + nth - 1, reduces=self.plan.reduces or is_last)
+        self.steps.append(step(number, begin, self.at))
+
+    def run_micro_step(self, number: int, *, reduces: bool) -> None:
         begin, plan, units = self.at, self.plan, range(len(self.plan.nbytes))
         for unit in units:
             self.use(unit, Phase.FORWARD, plan.ahead, plan.compute_ms)
@@ -111,10 +120,10 @@ class _Line:
             self.use(unit, Phase.BACKWARD, plan.ahead_backward, 2 * plan.compute_ms)
             self.events.append(UnitEvent(unit + 1, UnitMark.READY, self.at, self.at, Phase.BACKWARD))
             self.free_of(unit, Phase.BACKWARD)
-            self.send(unit, UnitRole.REDUCE_SCATTER, Phase.BACKWARD)
+            if reduces:
+                self.send(unit, UnitRole.REDUCE_SCATTER, Phase.BACKWARD)
         self.at = max(self.at, self.free)
         self.phases += [mark(Phase.FORWARD, begin, middle), mark(Phase.BACKWARD, middle, self.at, number)]
-        self.steps.append(step(number, begin, self.at))
 
 
 def rank_of(number: int, plan: Plan, **fields: Any) -> RankRun:

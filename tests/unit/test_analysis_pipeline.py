@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 from made_pipeline import BACKWARD, FORWARD, all_then_all, equal, one_f_one_b, played
 
 from ddptrace.analysis.intervals import EMPTY, pairs
 from ddptrace.analysis.pipeline.schedule import Computation, length, of_typical_stage
-from ddptrace.analysis.pipeline.turns import Blocked, Turn
+from ddptrace.analysis.pipeline.turns import Blocked, Turn, owners
+from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.parallelism import BubbleRow, Work
+from ddptrace.load.tables import Stage, Unit, UnitKind
 
 
 def bubbles(turn: Turn, blocked: Mapping[int, Blocked]) -> list[BubbleRow]:
@@ -93,3 +96,15 @@ def test_a_typical_stage_is_not_the_slow_one() -> None:
     orders = one_f_one_b(2, 4)
     durations = {one: time + (one.stage == 1) * 50 for one, time in equal(orders).items()}
     assert set(of_typical_stage(durations).values()) == {FORWARD, BACKWARD}
+
+
+def told(rank: int, *stages: int) -> RankTables:
+    """A rank whose profiler file tells its stages."""
+    units = [Unit(number, UnitKind.PIPELINE, f"stage {number}", stage=Stage(0, number, (), "", 4)) for number in stages]
+    return SimpleNamespace(facts=SimpleNamespace(rank=rank, units=units))  # type: ignore[return-value]
+
+
+def test_the_ranks_of_a_pipeline_are_told_by_the_files_of_all_of_them() -> None:
+    assert owners([told(0, 0, 2), told(1, 1, 3)]) == (0, 1, 0, 1)
+    assert owners([told(1, 1, 3)]) == ()  # the file with stages 0 and 2 is missing
+    assert owners([told(0, 0), told(1, 1), told(2, 0), told(3, 1)]) == ()  # two copies: which ones belong together?

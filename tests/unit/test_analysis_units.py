@@ -29,7 +29,7 @@ from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, ddp_call, layout, mark, rank, reducer, run, step, window
 from tests.unit.made_units import MS, Plan, units_run
 
-FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard", "fsdp-reduction", "fsdp-communicator")
+FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard", "fsdp-reduction", "fsdp-communicator", "fsdp-accumulation")
 
 
 def analyzed(plan: Plan) -> Result:
@@ -122,6 +122,34 @@ def test_reductions_in_float32_are_told_to_send_half() -> None:
     assert "waits 100 ms until gradients of 1 FSDP unit are reduced in float32" in message
     assert "saves up to 50.0 ms" in message
     assert "fsdp-reduction" not in advice(Plan(ahead=1, compute_ms=40))
+
+
+def test_reductions_in_each_of_several_backwards_are_told_to_be_done_once() -> None:
+    message = advice(Plan(nbytes=(8, 8), compute_ms=4, ahead=1, micro_steps=3))["fsdp-accumulation"]
+    assert "over 3 backwards of an update, and FSDP reduces those of 2 units in each" in message
+    # of each of the two early backwards, the reduction of the second unit waits for nothing else: 8 ms
+    waits, tails = re.findall(r"waits ([\d.]+) ms", message), re.findall(r"saves up to ([\d.]+) ms\.", message)
+    assert float(waits[0]) >= float(tails[0]) == 16
+    assert "up to 800 kB more memory" in message and "set_is_last_backward(False)" in message
+
+
+@pytest.mark.parametrize("plan", [Plan(nbytes=(8, 8)), Plan(nbytes=(8, 8), micro_steps=3, reduces=False)])
+def test_one_reduction_in_an_update_is_no_accumulation(plan: Plan) -> None:
+    assert "fsdp-accumulation" not in advice(plan)
+
+
+def test_a_unit_that_is_reduced_twice_in_one_backward_accumulates_nothing() -> None:
+    result, facts = known(Plan(nbytes=(8, 8)))
+    twice = [again for row in result.units for again in ([row, row] if row.role == "reduce-scatter" else [row])]
+    assert FsdpCosts(replace(result, units=Table(UnitRow, twice)), facts).early() is None
+
+
+def test_units_of_one_name_stay_apart() -> None:
+    made = units_run(Plan(nbytes=(2, 2)))
+    alike = [replace(one, units=tuple(replace(unit, module="Stack") for unit in one.units)) for one in made.ranks]
+    found = units(analyze_run(replace(made, ranks=tuple(alike))))
+    assert {unit.name for unit in found.units} == {"Stack", "Stack #2"}
+    assert all(unit.calls == 1 for unit in found.units)
 
 
 def known(plan: Plan) -> tuple[Result, list[RankFacts]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.origins.modules import ModuleNames
@@ -112,7 +113,7 @@ def test_an_error_of_the_program_passes_and_the_thread_communicates_for_no_unit_
     part = one.watch._records.part(1, 0)
     monkeypatch.setattr(one.watch, "_watch", lambda group: fsdp.Watched(1, {0: part}))
     group = one.owner()
-    group._training_state = types.SimpleNamespace(name="IDLE")
+    group._training_state = TrainingState.IDLE
     with pytest.raises(MemoryError):
         group.unshard()
     assert one.thread.unit is None and one.surface.on

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis.analyze import analyze_rank
+from ddptrace.load.foreign.experts import RANGE
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.kineto.reader import read_kineto
+from ddptrace.load.run import read_run
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Identity, LoadedRank, RankRun, Work
 from ddptrace.load.windows.comm_kernels import CommRule
@@ -401,3 +403,32 @@ def test_every_file_of_real_traces_survives_being_loaded_as_one_rank(shared_trac
         assert [call.seq for call in run.calls] == list(range(1, len(run.calls) + 1))
         launches = [call.launch_at_ns for call in run.calls]
         assert launches == sorted(launches)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dispatch(F)", ("dispatch", "(F)")),
+        ("FusedCombineBackward", ("Combine", "Backward")),
+        ("moe.token_dispatch", ("dispatch", None)),
+        ("dispatcher", None),
+        ("get_dispatch_layout", None),
+    ],
+)
+def test_a_range_around_an_exchange_of_experts_is_known_by_the_end_of_its_name(name: str, told: object) -> None:
+    found = RANGE.search(name)
+    assert (found and (found["what"], found["way"])) == told
+
+
+def test_exchanges_of_deepep_are_units_by_the_ranges_around_them(shared_traces: Path) -> None:
+    """In backward of a dispatch, the kernel that combines runs."""
+    (rank,) = read_run(shared_traces / "judged" / "moe-dualpipe-deepep").ranks
+    names = {unit.unit: unit.module for unit in rank.units}
+    found = Counter((names[call.unit or 0], call.unit_phase, call.op) for call in rank.calls)
+    ways = {Phase.FORWARD: ("dispatch", "combine"), Phase.BACKWARD: ("combine", "dispatch")}
+    assert found == {
+        (unit, phase, op): 4
+        for phase, kernels in ways.items()
+        for unit, kernel in zip(("dispatch", "combine"), kernels, strict=True)
+        for op in (kernel, "notify")
+    }

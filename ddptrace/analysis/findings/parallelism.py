@@ -19,6 +19,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, Summary
 from ddptrace.analysis.units.costs import (
     EarlierGathers,
+    EarlyReductions,
     FsdpCosts,
     KeptParameters,
     LargeUnit,
@@ -28,6 +29,7 @@ from ddptrace.analysis.units.costs import (
 from ddptrace.analysis.units.digest import TensorCost, tensor_cost
 from ddptrace.findings import (
     EXPERT_IMBALANCE,
+    FSDP_ACCUMULATION,
     FSDP_COMMUNICATOR,
     FSDP_PREFETCH,
     FSDP_REDUCTION,
@@ -63,9 +65,12 @@ def unit_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) 
         return
     costs, worth_ns = FsdpCosts(result, ranks), WORTH_RATIO * summary.window_ns
     large, kept, wide, queued = costs.large(), costs.kept(), costs.wide(), costs.queued()
+    early = costs.early()
     earlier = [found for phase in PREFETCH if (found := costs.earlier(phase)) and found.saved_ns >= worth_ns]
     for found in sorted(earlier, key=lambda one: -one.saved_ns):
         yield FSDP_PREFETCH("run", _earlier_words(found, summary.window_ns))
+    if early is not None and early.saved_ns >= worth_ns:
+        yield FSDP_ACCUMULATION("run", _early_words(early, summary.window_ns))
     if large is not None and large.saved_ns >= worth_ns:
         yield FSDP_UNIT_SIZE(f"unit {large.name}", _large_words(large, summary.window_ns))
     if kept is not None and kept.saved_ns >= worth_ns:
@@ -130,6 +135,22 @@ def _queued_words(found: QueuedGathers, window_ns: int) -> str:
         f" of {counted(found.units, 'FSDP unit')} whose gather is queued behind other collectives of its process group."
         " Where the network can carry both at once, set_separate_reduce_scatter_group of the root module (torch 2.13)"
         " lets gathers pass reductions, and saves up to this."
+    )
+
+
+def _early_words(found: EarlyReductions, window_ns: int) -> str:
+    saves = f"saves up to {duration(found.saved_ns)} ({percent(found.saved_ns / window_ns)} of the step)"
+    tails = (
+        " Without that memory, set_is_last_backward(False) there lets the next forward run beside the last reduction,"
+        f" and saves up to {duration(found.tails_ns)}."
+        if found.tails_ns
+        else ""
+    )
+    return (
+        f"Gradients are accumulated over {found.backwards:g} backwards of an update, and FSDP reduces those of"
+        f" {counted(found.units, 'unit')} in each: the step waits {duration(found.exposed_ns)} for reductions before"
+        f" the last backward. set_requires_gradient_sync(False) of the root module before these backwards {saves}, for"
+        f" up to {size(found.nbytes)} more memory on each rank.{tails}"
     )
 
 

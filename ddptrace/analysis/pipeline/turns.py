@@ -9,7 +9,7 @@ rank 1    ┄┄┄┄[F0 slow   )[F1 slow   )[B0 )[B1 )┄┄┄┄┄┄┄┄
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,10 +17,12 @@ import numpy as np
 
 from ddptrace.analysis.intervals import EMPTY, Ints, Measure, pairs, subtract
 from ddptrace.analysis.pipeline.rows import PipelineFacts, matched_messages, pipeline_facts
-from ddptrace.analysis.pipeline.schedule import computation_of, length, of_typical_stage, spent
+from ddptrace.analysis.pipeline.schedule import Computation, computation_of, input_of, length, of_typical_stage, spent
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.parallelism import BubbleRow, MessageRow, PipelineRow, Work
 from ddptrace.load.tables import Intervals
+from ddptrace.ops import SEND, family_of
+from ddptrace.schema import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def pipelines(ranks: Sequence[RankTables]) -> Pipelines:
         if message.unit is not None:
             by_rank[message.rank].append(message)
     blocked = {rank.facts.rank: Blocked.of(by_rank[rank.facts.rank]) for rank in ranks}
+    blocked |= _blocked_on_inputs([rank for rank in ranks if not rank.facts.recorded], rows)
     compute = {rank.facts.rank: rank.activity.compute for rank in ranks}
     found: dict[tuple[int, int], list[PipelineRow]] = defaultdict(list)
     for row in rows:
@@ -93,19 +96,74 @@ def pipelines(ranks: Sequence[RankTables]) -> Pipelines:
     return Pipelines(messages, tuple(computations), tuple(bubbles), facts)
 
 
-def _numbered(ranks: Iterable[RankTables]) -> tuple[tuple[PipelineFacts, ...], Mapping[tuple[int, int], int]]:
+def _numbered(ranks: Sequence[RankTables]) -> tuple[tuple[PipelineFacts, ...], Mapping[tuple[int, int], int]]:
     """Number the pipelines of a run; by rank and number there. Of several over the same ranks, each rank's first is the
     same as the others' first."""
     found: dict[tuple[tuple[int, ...], int], PipelineFacts] = {}
     keys: dict[tuple[int, int], tuple[tuple[int, ...], int]] = {}
+    stage_ranks = owners(ranks)
     for rank in ranks:
         seen: defaultdict[tuple[int, ...], int] = defaultdict(int)
-        for number, facts in enumerate(pipeline_facts(rank.facts.units)):
+        for number, facts in enumerate(_whole(pipeline_facts(rank.facts.units), stage_ranks)):
             keys[rank.facts.rank, number] = key = facts.ranks, seen[facts.ranks]
             found.setdefault(key, facts)
             seen[facts.ranks] += 1
     order = {key: number for number, key in enumerate(sorted(found))}
     return tuple(found[key] for key in sorted(found)), {mine: order[key] for mine, key in keys.items()}
+
+
+def owners(ranks: Iterable[RankTables]) -> tuple[int, ...]:
+    """Return the rank of each stage of the one pipeline of profiler files; nothing if ranks share a stage, as copies of
+    a pipeline do, or if the file of one is missing."""
+    told = [(unit.stage, rank.facts.rank) for rank in ranks for unit in rank.facts.units if unit.stage is not None]
+    found = {stage.number: rank for stage, rank in told if not stage.ranks}
+    is_one = sorted(found) == list(range(len(told)))
+    return tuple(found[at] for at in sorted(found)) if is_one else ()
+
+
+def _whole(facts: Iterable[PipelineFacts], stage_ranks: tuple[int, ...]) -> Iterator[PipelineFacts]:
+    """Give the pipelines of profiler files, which do not tell them, the ranks of their stages."""
+    return (one if one.ranks else replace(one, ranks=stage_ranks) for one in facts)
+
+
+def _blocked_on_inputs(ranks: Iterable[RankTables], rows: Iterable[PipelineRow]) -> Iterator[tuple[int, Blocked]]:
+    """Yield the waits of ranks whose profiler files tell when an input came, and not from which rank: from the end of
+    the computation before, until its stage has computed the input, and then for the transfer."""
+    by_turn: defaultdict[tuple[int, int], dict[Computation, PipelineRow]] = defaultdict(dict)
+    by_rank: defaultdict[tuple[int, int, int], list[PipelineRow]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.begin_at_ns):
+        by_turn[row.pipeline, row.turn][computation_of(row)] = row
+        by_rank[row.rank, row.pipeline, row.turn].append(row)
+    for rank in ranks:
+        peer: list[tuple[int, int]] = []
+        transfer: list[tuple[int, int]] = []
+        came = _inputs(rank)
+        for (number, *turn), mine in by_rank.items():
+            computed = by_turn[turn[0], turn[1]]
+            begin = min(row.begin_at_ns for row in computed.values())
+            for since, row in zip([begin, *(row.end_at_ns for row in mine)], mine, strict=False):
+                source = input_of(computation_of(row), computed)
+                there = came.get((row.stage, row.work == Work.FORWARD, row.microbatch, row.turn))
+                if number == rank.facts.rank and there is not None and source in computed:
+                    over = min(max(there, since), row.begin_at_ns)
+                    both = min(max(computed[source].end_at_ns, since), over)
+                    peer.append((since, both))
+                    transfer.append((both, over))
+        yield rank.facts.rank, Blocked(Measure(_apart(peer)), Measure(_apart(transfer)))
+
+
+def _inputs(rank: RankTables) -> dict[tuple[int, bool, int, int], int]:
+    """Return when each input of a rank's stages came, by stage, whether it is of forward, microbatch and turn."""
+    stages = {unit.unit: unit.stage.number for unit in rank.facts.units if unit.stage is not None}
+    counts: Counter[tuple[int, bool, int]] = Counter()
+    found = {}
+    for row in rank.units:
+        if row.unit in stages and family_of(row.role) is not SEND and row.microbatch is not None:
+            key = stages[row.unit], row.phase == Phase.FORWARD.name.lower(), row.microbatch
+            if row.exec_end_at_ns is not None:
+                found[*key, counts[key]] = row.exec_end_at_ns
+            counts[key] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)

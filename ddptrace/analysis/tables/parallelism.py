@@ -19,7 +19,7 @@ class UnitRow:
     step: int | None  # ordinal of the step that launched it; None outside of steps
     seq: int  # of its first collective, or of the hook that did without
     kind: str  # what the unit groups: "bucket", "fsdp", "tensor", "pipeline", "expert", or "other"
-    name: str  # path of the unit's module, "bucket 2", or for "other" the operation
+    name: str  # path of the unit's module, "bucket 2", or for "other" the operation; the second of a name is "Stack #2"
     unit: int | None  # number of the unit on its rank; None where it was not recorded
     dimension: str  # of parallelism: "dp", "fsdp", "tp", "pp", "ep", "cp" or "other"
     phase: str | None  # "forward" or "backward"; None for neither, and where it is not known

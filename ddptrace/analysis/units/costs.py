@@ -18,7 +18,7 @@ from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
-from ddptrace.analysis.units.members import FSDP
+from ddptrace.analysis.units.members import FSDP, unit_names
 from ddptrace.load.tables import Unit, UnitKind
 from ddptrace.schema import Phase, UnitRole
 
@@ -81,6 +81,18 @@ class QueuedGathers:
     saved_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyReductions:
+    """Reductions in all but the last of the backwards of one update, whose gradients are accumulated."""
+
+    backwards: float  # of an update, the median
+    units: int
+    exposed_ns: int  # of a typical step
+    saved_ns: int
+    nbytes: int  # more memory of a rank, if whole gradients wait for the last backward: shards are there anyway
+    tails_ns: int  # part of saved_ns: of the last reduction of each of these backwards, for which the host waits
+
+
 class FsdpCosts:
     """Of the FSDP units of a run, over its typical steps."""
 
@@ -141,6 +153,30 @@ class FsdpCosts:
         saved = self._mean(min(row.exposed_charged_ns or 0, row.behind_ns or 0) for row in queued)
         return QueuedGathers(len({row.unit for row in queued}), self._transfer(saved))
 
+    def early(self) -> EarlyReductions | None:
+        """Return what it would save to reduce once in each update; None if nothing is reduced more often."""
+        found = [one for rows in self._by_step().values() if (one := _early_reductions(rows))]
+        if not found:
+            return None
+        early = [row for one in found for rows in one for row in rows]
+        tails = [rows[-1] for one in found for rows in one]
+        nbytes = {row.unit: (row.whole_nbytes or 0) - (row.sharded_nbytes or 0) for row in early}
+        exposed, tails_ns = (self._mean(row.exposed_charged_ns or 0 for row in rows) for rows in (early, tails))
+        return EarlyReductions(
+            median(len(one) + 1 for one in found),
+            len(nbytes),
+            exposed,
+            self._transfer(exposed),
+            sum(nbytes.values()),
+            self._transfer(tails_ns),
+        )
+
+    def _by_step(self) -> Mapping[tuple[int, int | None], list[UnitRow]]:
+        found: defaultdict[tuple[int, int | None], list[UnitRow]] = defaultdict(list)
+        for row in self._rows:
+            found[row.rank, row.step].append(row)
+        return found
+
     def large(self) -> LargeUnit | None:
         """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
         largest = max(self._units, key=lambda unit: unit.nbytes, default=None)
@@ -155,7 +191,7 @@ class FsdpCosts:
         part = max(*modules.values(), middle or 0) / largest.nbytes
         saved = min(self._transfer(exposed * (1 - part)), self._compute_ns)
         return LargeUnit(
-            largest.module,
+            unit_names(self._units)[largest.unit],
             largest.nbytes,
             len(others),
             middle,
@@ -176,6 +212,22 @@ class FsdpCosts:
 
     def _mean(self, values: Iterable[int]) -> int:
         return round(sum(values) / self._steps) if self._steps else 0
+
+
+def _early_reductions(rows: Sequence[UnitRow]) -> list[list[UnitRow]]:
+    """Return the reductions of one step by backward, without those of the last one. `rows`: in launch order.
+
+    A backward ends where parameters are gathered for a forward: a unit that a model uses twice is reduced twice in one
+    backward, and accumulates nothing."""
+    backwards: list[list[UnitRow]] = [[]]
+    for row in rows:
+        if row.role in REDUCTIONS:
+            backwards[-1].append(row)
+        elif row.phase == Phase.FORWARD.name.lower() and backwards[-1]:
+            backwards.append([])
+    with_some = [rows for rows in backwards if rows]
+    again = [{row.unit for row in rows} for rows in with_some]
+    return with_some[:-1] if again and all(units == again[-1] for units in again) else []
 
 
 def _transfer_ratio(rows: Sequence[DimensionRow]) -> float:

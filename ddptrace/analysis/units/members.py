@@ -14,6 +14,7 @@ units that communicate in its group; who wanted the collective.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -58,12 +59,29 @@ class Member:
 def members(rank: RankRun, comms: Sequence[Communication], found: Sequence[Occurrence]) -> tuple[Member, ...]:
     """Return the member that each communication is. `found`: the rank's buckets."""
     carried = {comm.seq: occurrence for occurrence in found for comm in occurrence.comms}
-    units, dimensions = {unit.unit: unit for unit in rank.units}, Dimensions(rank)
-    return tuple(_member(comm, carried.get(comm.seq), units, dimensions) for comm in comms)
+    units, names, dimensions = {unit.unit: unit for unit in rank.units}, unit_names(rank.units), Dimensions(rank)
+    return tuple(_member(comm, carried.get(comm.seq), units, names, dimensions) for comm in comms)
+
+
+def unit_names(units: Sequence[Unit]) -> dict[int, str]:
+    """Return the names of a rank's units by number: the paths of their modules, and the numbers of pipeline stages. Of
+    several with the same name, as of two root modules of one class, the second is called "Stack #2"."""
+    times: Counter[tuple[UnitKind, str]] = Counter()
+    names = {}
+    for unit in units:
+        name = unit.module if unit.stage is None else f"stage {unit.stage.number}"
+        times[unit.kind, name] += 1
+        nth = times[unit.kind, name]
+        names[unit.unit] = name if nth == 1 else f"{name} #{nth}"
+    return names
 
 
 def _member(
-    comm: Communication, bucket: Occurrence | None, units: Mapping[int, Unit], dimensions: Dimensions
+    comm: Communication,
+    bucket: Occurrence | None,
+    units: Mapping[int, Unit],
+    names: Mapping[int, str],
+    dimensions: Dimensions,
 ) -> Member:
     if bucket is not None or comm.call is None:
         name = "bucket" if bucket is None else f"bucket {bucket.index}"
@@ -73,15 +91,19 @@ def _member(
     kind = KIND_BY_ORIGIN.get(call.origin or "") if unit is None else unit.kind
     place = dimensions.of(call, kind, unit)
     if unit is not None:
-        name = unit.module if unit.stage is None else f"stage {unit.stage.number}"
-        return Member(unit.kind, name, place, _role(call, unit.kind), unit)
+        return Member(unit.kind, names[unit.unit], place, _role(call, unit.kind), unit)
     if kind is not None and call.module and call.identity is Identity.RECORDED:
         return Member(kind, call.module, place, _role(call, kind))
-    return Member(UnitKind.OTHER, family_of(call.op).name, place, family_of(call.op).name, reason=_reason(call, kind))
+    op = _operation(call)
+    return Member(UnitKind.OTHER, op, place, op, reason=_reason(call, kind))
+
+
+def _operation(call: Call) -> str:
+    return family_of(call.op).name or call.op
 
 
 def _role(call: Call, kind: UnitKind) -> str:
-    family = family_of(call.op).name
+    family = _operation(call)
     if call.role is not UnitRole.OTHER:
         return call.role.word
     return ROLES.get(family, family) if kind is UnitKind.FSDP else family

@@ -24,6 +24,7 @@ from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, CollectivesInWindow, Completions
 from ddptrace.capture.collectives.groups import Groups, sent_to_each, write_splits
 from ddptrace.capture.collectives.tap import Operator
+from ddptrace.capture.collectives.unit_sends import SHORT_MAX, Alike, SentForUnit, UnitSends
 from ddptrace.capture.device.timed_events import SMALL_NBYTES, DeviceTimer
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
@@ -41,9 +42,6 @@ SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
 PROFILED, DEVICE = int(CallFlag.PROFILED), int(CallFlag.DEVICE)
 CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(Kind.ORIGIN)
 """As plain integers: arithmetic on enumerations costs as much as a record."""
-
-SHORT_MAX = 0xFFFF
-"""Largest string id of op and group that fits an ORIGIN. Of later names, a call that crashes shows neither."""
 
 Token = tuple[int, int, int, int, int, bool, int, bool, int, int, bool]
 """Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, string ids of op and
@@ -73,6 +71,7 @@ class Collectives:
         self._engine = _engine_code()
         self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
         self._sites = sites
+        self._of_units = UnitSends(recorder, self.completions, self.seqs, groups, sites, thread, self._seq_of)
         self.messages = ExpectedMessages()
 
     @property
@@ -80,7 +79,7 @@ class Collectives:
         """Whether collectives are recorded now."""
         return self._surface.live
 
-    def before(self, op: Operator, args: tuple[Any, ...]) -> Token | Sent | None:
+    def before(self, op: Operator, args: tuple[Any, ...]) -> Token | Sent | SentForUnit | None:
         if not self._surface.live:
             return None
         try:
@@ -99,9 +98,19 @@ class Collectives:
                 nbytes_in += nbytes_of(args[i])
             for i in op.outputs:
                 nbytes_out += nbytes_of(args[i])
+            part = self._thread.unit
+            if part is not None and self.device is None and not self.reducer:
+                again = self._of_units.begun(part, op, args, nbytes_in, nbytes_out)
+                if again is not None:
+                    return again
             own, profiling = self._thread.bucket, autograd_profiler._is_profiler_enabled
             caller = None if own else self._caller()
-            source = None if caller is None else self._sites.of(caller)
+            if caller is None:
+                source = None
+            elif part is None:
+                source = self._sites.of(caller)
+            else:
+                source = self._sites.of_unit(caller, part.anchors, op.name)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
             is_sync = op.is_sync(args) and not functional  # what C++ says of these does not count
             flags = (SYNC if is_sync else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
@@ -132,7 +141,8 @@ class Collectives:
                 )
             if family_of(op.name) is ALL_TO_ALL:
                 write_splits(self._recorder, seq, launch, sent_to_each(op, args, nbytes_in))
-            part = self._thread.unit or (self.messages.take(args, op) if self.messages.expected else None)
+            if part is None and self.messages.expected:
+                part = self.messages.take(args, op)
             if part is not None:
                 part.call(seq, launch, op.name)
             return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
@@ -141,12 +151,19 @@ class Collectives:
                 self._surface.failed(error)
             return None
 
-    def within(self, token: Token | Sent) -> AbstractContextManager[Any] | None:
-        return None if isinstance(token, Sent) or not token[5] else _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}")
+    def within(self, token: Token | Sent | SentForUnit) -> AbstractContextManager[Any] | None:
+        return (
+            None
+            if isinstance(token, Sent | SentForUnit) or not token[5]
+            else _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}")
+        )
 
-    def after(self, token: Token | Sent, op: Operator, args: tuple[Any, ...], work: Any) -> None:
+    def after(self, token: Token | Sent | SentForUnit, op: Operator, args: tuple[Any, ...], work: Any) -> None:
         issued = _now()
         try:
+            if isinstance(token, SentForUnit):
+                self._of_units.issued(token, issued, work)
+                return
             if isinstance(token, Sent):
                 self.buckets.issued(token, issued, work)
                 if self.device is not None:
@@ -167,6 +184,10 @@ class Collectives:
             if functional:
                 self._functional.made(op, args, seq)
             is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
+            part = self._thread.unit
+            if part is not None and not functional:
+                alike = Alike(nbytes_in, nbytes_out, name, dtype, is_stamped)
+                self._of_units.learn(part, op, alike, flags, followed=held and work is not None)
             if flags & NATIVE and reducer:
                 self.buckets.tell(reducer, nbytes_in)
                 if flags | DEVICE == NATIVE | DEVICE and not held and tensor is not None:

@@ -17,9 +17,10 @@ there issued the collective. On a device the engine runs in its own thread, with
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 from torch.fx import GraphModule
@@ -54,6 +55,17 @@ class Source(NamedTuple):
 NOWHERE: Final = Source(UNKNOWN_ORIGIN, 0, 0)
 
 
+class Anchor(NamedTuple):
+    """The last frame that was read for the source of a unit's call. If the next call of the same operation for this
+    unit finds the same instruction of the same code there, it has the same source, and no other frame is read."""
+
+    depth: int  # frames above the one that issues the call
+    code: CodeType
+    instruction: int
+    is_outermost: bool
+    source: Source
+
+
 class CallSites:
     """Finds the `Source` of a collective. Remembers each code object, so that a known frame costs a look into a
     dict."""
@@ -73,17 +85,48 @@ class CallSites:
         if not self._surface.on:
             return NOWHERE
         try:
-            return self._read(frame)
+            return self._read(frame)[0]
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return NOWHERE
 
-    def _read(self, issuer: FrameType) -> Source:
+    def again(self, anchors: dict[str, Anchor], op: str) -> Source | None:
+        """Return the source of a call of a unit that comes from where its last one of this operation came from; None
+        if this one does not.
+
+        Reads the stack at a fixed depth: call it only from `UnitSends.begun`."""
+        anchor = anchors.get(op)
+        if anchor is None or self._thread.hook:
+            return None
+        try:
+            frame = sys._getframe(ISSUER + anchor.depth)
+        except ValueError:  # the stack has fewer frames
+            return None
+        is_same = frame.f_code is anchor.code and frame.f_lasti == anchor.instruction
+        return anchor.source if is_same and (not anchor.is_outermost or frame.f_back is None) else None
+
+    def of_unit(self, frame: FrameType, anchors: dict[str, Anchor], op: str) -> Source:
+        """As `of`, for a call of a unit, whose anchor it sets. `anchors`: of the unit, by operation."""
+        if not self._surface.on:
+            return NOWHERE
+        try:
+            source, last = self._read(frame)
+            if source.origin not in SPANNED:  # the source of those is told by the running node, too
+                anchors[op] = _anchor(frame, last, source)
+            return source
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+            return NOWHERE
+
+    def _read(self, issuer: FrameType) -> tuple[Source, FrameType]:
+        """Return the source, and the last frame that was read for it."""
         frame: FrameType | None = issuer
+        last = issuer
         origin, site, module, known = HOOK if self._thread.hook else PROGRAM, 0, UNKNOWN, self._known
         backward = alone = settled = False
         library: FrameType | None = None
         while frame is not None and not (site and module != UNKNOWN):
+            last = frame
             what = known.get(id(frame.f_code)) or self._meet(frame)
             kind = what.kind
             if kind == SKIPPED:
@@ -108,7 +151,7 @@ class CallSites:
             module = self._of_node(origin, entered=False)
         elif module and origin in SPANNED:
             self.spans.turn_on()
-        return Source(origin, site, module)
+        return Source(origin, site, module), last
 
     def _meet(self, frame: FrameType) -> Frame:
         what = frames.describe(frame.f_code)
@@ -157,6 +200,18 @@ class CallSites:
             return 0
         self.spans.turn_on()
         return self._intern(self.spans.name(entered=entered))
+
+
+ISSUER: Final = 4
+"""Frames from `CallSites.again` up to the one that issues a collective: of `UnitSends.begun`, of `Collectives.before`,
+of the tap."""
+
+
+def _anchor(issuer: FrameType, last: FrameType, source: Source) -> Anchor:
+    depth, frame = 0, issuer
+    while frame is not last and frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    return Anchor(depth, last.f_code, last.f_lasti, last.f_back is None, source)
 
 
 def some_of(names: Sequence[str]) -> str:

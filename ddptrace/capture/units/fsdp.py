@@ -20,7 +20,7 @@ from typing import Any, Final
 from ddptrace.capture.by_identity import IdentityMap
 from ddptrace.capture.collectives.groups import Groups, name_of
 from ddptrace.capture.origins.modules import ModuleNames
-from ddptrace.capture.surface import Patches, Surface, ThreadState
+from ddptrace.capture.surface import Patches, Surface, ThreadState, unseen
 from ddptrace.capture.units.unit_records import BACKWARD, FORWARD, DescribedGroup, Part, UnitRecords
 from ddptrace.schema import UnitMark, UnitRole
 
@@ -79,18 +79,26 @@ class FsdpWatch:
         self, enter: Callable[[Any], Any], leave: Callable[[Any, Any], None] | None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Make a method that runs `enter(group)` before the original, and `leave(group, what that returned)` after it;
-        not if that is None."""
+        not if that is None. Neither reads a tensor, so no code of the program sees them."""
         surface = self._surface
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def method(group: Any, /, *args: Any, **kwargs: Any) -> Any:
-                token = surface.call(enter, group) if surface.live else None
+                token = None
+                if surface.live:
+                    try:
+                        token = enter(group)
+                    except Exception as error:  # training must not see it
+                        surface.failed(error)
                 if token is None or leave is None:
                     return original(group, *args, **kwargs)
                 try:
                     return original(group, *args, **kwargs)
                 finally:
-                    surface.attempt(leave, group, token)
+                    try:
+                        leave(group, token)
+                    except Exception as error:  # training must not see it
+                        surface.failed(error)
 
             return method
 
@@ -100,53 +108,53 @@ class FsdpWatch:
 
     def _forward_begins(self, group: Any) -> None:
         """A group of several modules comes here with each of them: the first one counts."""
-        if group._training_state.name != "FORWARD":
+        if group._training_state._name_ != "FORWARD":
             self._of(group).use = _now(), FORWARD
 
     def _backward_begins(self, group: Any) -> None:
         """A group with several outputs comes here with each of them."""
-        if group._training_state.name != "PRE_BACKWARD":
+        if group._training_state._name_ != "PRE_BACKWARD":
             self._of(group).use = _now(), BACKWARD
 
     def _unshards(self, group: Any) -> tuple[Part | None]:
         watched, before = self._of(group), self._thread.unit
-        self._thread.unit = watched.parts[PHASES.get(group._training_state.name, 0)]
+        self._thread.unit = watched.parts[_phase(group)]
         return (before,)
 
     def _unsharded(self, group: Any, before: tuple[Part | None]) -> None:
         (self._thread.unit,) = before
 
-    def _waits(self, group: Any) -> tuple[int, int] | None:
-        """Return begin and phase of the use; None if nobody has to wait for anything, and no use has begun."""
+    def _waits(self, group: Any) -> tuple[int, int, int] | None:
+        """Return unit, begin and phase of the use; None if nobody has to wait for anything, and no use has begun."""
         watched = self._of(group)
         use, watched.use = watched.use, None
         if (
             use is None and group._all_gather_result is not None
         ):  # a forward that is computed again, or the program's own
-            use = _now(), PHASES.get(group._training_state.name, 0)
-        return use
+            use = _now(), _phase(group)
+        return None if use is None else (watched.unit, *use)
 
-    def _waited(self, group: Any, use: tuple[int, int]) -> None:
-        begin, phase = use
-        self._records.mark(self._of(group).unit, USE, begin, _now(), phase=phase)
+    def _waited(self, group: Any, use: tuple[int, int, int]) -> None:
+        unit, begin, phase = use
+        self._records.mark(unit, USE, begin, _now(), phase=phase)
 
-    def _reduces(self, group: Any) -> tuple[int, Part | None]:
-        begin, before = _now(), self._thread.unit
-        self._thread.unit = self._of(group).parts[BACKWARD]
-        return begin, before
+    def _reduces(self, group: Any) -> tuple[int, int, Part | None]:
+        begin, watched, before = _now(), self._of(group), self._thread.unit
+        self._thread.unit = watched.parts[BACKWARD]
+        return watched.unit, begin, before
 
-    def _reduced(self, group: Any, token: tuple[int, Part | None]) -> None:
-        begin, self._thread.unit = token
-        self._records.mark(self._of(group).unit, READY, begin, _now(), phase=BACKWARD)
+    def _reduced(self, group: Any, token: tuple[int, int, Part | None]) -> None:
+        unit, begin, self._thread.unit = token
+        self._records.mark(unit, READY, begin, _now(), phase=BACKWARD)
 
-    def _frees(self, group: Any) -> bool | None:
-        return True if group.is_unsharded else None
+    def _frees(self, group: Any) -> int | None:
+        """Return its unit; None if there is nothing to free."""
+        return self._of(group).unit if group.is_unsharded else None
 
-    def _freed(self, group: Any, _: bool) -> None:
+    def _freed(self, group: Any, unit: int) -> None:
         if not group.is_unsharded:
             at = _now()
-            phase = PHASES.get(group._training_state.name, 0)
-            self._records.mark(self._of(group).unit, FREED, at, at, phase=phase)
+            self._records.mark(unit, FREED, at, at, phase=_phase(group))
 
     # Meeting a group -------------------------------------------------------------------------------------------------
 
@@ -154,7 +162,7 @@ class FsdpWatch:
         return self._watched.get(group) or self._meet(group)
 
     def _meet(self, group: Any) -> Watched:
-        with self._meeting:
+        with self._meeting, unseen():
             known = self._watched.get(group)
             if known is None:
                 known = self._watched[group] = self._watch(group)
@@ -178,6 +186,11 @@ class FsdpWatch:
             group, dimension = getattr(mesh, f"{kind}_process_group", None), getattr(mesh, f"{kind}_mesh_dim", None)
             if group is not None and dimension is not None:
                 yield DescribedGroup(self._groups.name(name_of(group)), names[dimension] if names else "", role)
+
+
+def _phase(group: Any) -> int:
+    """Return the phase of what a group does; 0 where the program does it by itself."""
+    return PHASES.get(group._training_state._name_, 0)
 
 
 def _described(parameter: Any) -> dict[str, Any]:

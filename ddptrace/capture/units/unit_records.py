@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -36,6 +36,11 @@ class Part:
     role: int | None = None  # None: told by the operation
     microbatch: int | None = None
     turn: int | None = None
+    anchors: dict[str, Any] = field(default_factory=dict, compare=False)
+    """By operation, the `Anchor` of its last call (`capture/origins/call_sites.py`)."""
+
+    alike: dict[str, Any] = field(default_factory=dict, compare=False)
+    """By operation, what its next call is expected to be (`capture/collectives/unit_sends.py`)."""
 
     def call(self, seq: int, launch: int, op: str) -> None:
         """Record that a collective is the unit's."""

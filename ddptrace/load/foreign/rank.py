@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ddptrace.errors import RunDirectoryError, printable
 from ddptrace.findings import RANK_CLAIMED_TWICE, SEVERAL_PROCESSES, STEPS_RENUMBERED, TRACE_UNREADABLE, Finding
-from ddptrace.load.foreign.units import UnitName, reducers_of, units_of
+from ddptrace.load.foreign.units import UnitName, reducers_of, units_of, with_their_stages
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
@@ -124,6 +124,7 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
     devices = [window.facts.device_name for window in windows if window.facts.device_name]
     groups = {group.name: group for window in windows for group in window.groups}
     on_device = any(window.window.on_device for window in windows)
+    unit_events = tuple(event for window in windows for event in window.unit_events)
     return RankRun(
         rank=rank,
         host=next(iter(hosts), ""),
@@ -144,8 +145,8 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
         pauses=(),
         recorded=False,
         serves=next((window.serves for window in windows if window.serves), ""),
-        units=units_of(units, calls),
-        unit_events=tuple(event for window in windows for event in window.unit_events),
+        units=with_their_stages(units_of(units, calls), unit_events),
+        unit_events=unit_events,
     )
 
 

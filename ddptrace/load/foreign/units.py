@@ -8,10 +8,11 @@ FSDP::pre_backward (layers.1)                                    ├────
   FSDP::backward_prefetch for layers.0                             ├─────────────────────┤
     FSDP::all_gather (layers.0)                                      ├ nccl:all_gather ┤
 
-Pipelines name their stages in the ranges of messages, which schedules of several stages on a rank make:
+Pipelines name their stages in the ranges of what they do, which schedules of several stages on a rank make:
 
-PP:1SEND_F3    ├ nccl:send ┤        stage 1 sends what it computed in forward of microbatch 3
-PP:0RECV_B2                  ├ nccl:recv ┤
+PP:1F3         ├ waits for its input ┤ forward of microbatch 3 ┤
+PP:1SEND_F3                                                      ├ nccl:send ┤        what stage 1 has computed there
+PP:0RECV_B2                                                                    ├ nccl:recv ┤
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,9 +29,10 @@ from ddptrace.load.foreign.calls import Found
 from ddptrace.load.foreign.trace import DDP_COPY, DDP_MARKS, Trace
 from ddptrace.load.kineto.events import Ints
 from ddptrace.load.records.calls import NO_GRADIENT
-from ddptrace.load.tables import Call, Intervals, Reducer, Unit, UnitEvent, UnitKind
+from ddptrace.load.tables import Call, Intervals, Reducer, Stage, Unit, UnitEvent, UnitKind
 from ddptrace.load.windows.device import Mask, operators
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
+from ddptrace.ops import SEND, family_of
 from ddptrace.schema import Evidence, Origin, Phase, UnitMark, UnitRole
 
 FSDP_PREFIX: Final = "FSDP::"
@@ -132,7 +134,11 @@ def _events(trace: Trace, ranges: Mask, told: dict[int, re.Match[str]], numbers:
 
 STAGE_PREFIX: Final = "PP:"
 MESSAGE: Final = re.compile(r"PP:(?P<stage>\d+)(?:SEND|RECV)_(?P<way>[FB])(?P<microbatch>\d+)$")
+COMPUTATION: Final = re.compile(r"PP:(?P<stage>\d+)(?P<work>[FBIW])(?P<microbatch>\d+)$")
 PHASE_OF_WAY: Final = {"F": Phase.FORWARD, "B": Phase.BACKWARD}
+MARKS: Final = {"I": UnitMark.COMPUTED_INPUTS, "W": UnitMark.COMPUTED_WEIGHTS}
+UNNAMED: Final = "an unnamed schedule"
+STAGE: Final = "stage "
 
 
 def with_stages(trace: Trace, found: Sequence[Found], known: NamedUnits) -> NamedUnits:
@@ -143,7 +149,10 @@ def with_stages(trace: Trace, found: Sequence[Found], known: NamedUnits) -> Name
         return known
     events = trace.events
     told = {name: one for name in np.unique(events.name[ranges]).tolist() if (one := MESSAGE.match(events.names[name]))}
-    numbers = sorted({int(one["stage"]) for one in told.values()})
+    computing = {
+        name: one for name in np.unique(events.name[ranges]).tolist() if (one := COMPUTATION.match(events.names[name]))
+    }
+    numbers = sorted({int(one["stage"]) for one in (*told.values(), *computing.values())})
     units = {stage: len(known.names) + at for at, stage in enumerate(numbers, start=1)}
     messages = ranges & np.isin(events.name, list(told))
     turns = _turns(trace, np.flatnonzero(messages))
@@ -154,11 +163,61 @@ def with_stages(trace: Trace, found: Sequence[Found], known: NamedUnits) -> Name
         call if position == NOTHING else _of_stage(call, told[int(events.name[position])], turns[position], units)
         for call, position in zip(known.calls, around, strict=True)
     ]
-    names = tuple(UnitName(UnitKind.PIPELINE, f"stage {stage}") for stage in numbers)
-    return NamedUnits(calls, (*known.names, *names), known.events)
+    names = tuple(UnitName(UnitKind.PIPELINE, f"{STAGE}{stage}") for stage in numbers)
+    positions = np.flatnonzero(ranges & np.isin(events.name, list(computing)))
+    computed = [] if events.on_device else _computed(trace, positions, computing, units, _received(calls))
+    return NamedUnits(calls, (*known.names, *names), (*known.events, *computed))
 
 
-def _turns(trace: Trace, positions: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, int]:
+Message = tuple[int | None, Phase | None, int | None, int | None]
+"""Unit, phase, microbatch and turn."""
+
+
+def _received(calls: Iterable[Call]) -> dict[Message, int]:
+    """Return when each message of a stage was there."""
+    return {
+        (call.unit, call.unit_phase, call.microbatch, call.unit_turn): call.exec.end_at_ns
+        for call in calls
+        if family_of(call.op) is not SEND and call.exec is not None and call.unit_turn is not None
+    }
+
+
+def _computed(
+    trace: Trace,
+    positions: Ints,
+    told: Mapping[int, re.Match[str]],
+    units: Mapping[int, int],
+    there: Mapping[Message, int],
+) -> Iterator[UnitEvent]:
+    """Yield what the stages computed on the host. In the range of a computation it waits for the input first."""
+    turns = _turns(trace, positions)
+    for position, (begin, end) in zip(positions.tolist(), trace.spans(positions), strict=True):
+        one = told[int(trace.events.name[position])]
+        unit, work, microbatch, turn = units[int(one["stage"])], one["work"], int(one["microbatch"]), turns[position]
+        phase = PHASE_OF_WAY.get(work, Phase.BACKWARD)
+        arrived = begin if work == "W" else there.get((unit, phase, microbatch, turn), begin)
+        mark = MARKS.get(work, UnitMark.COMPUTED)
+        yield UnitEvent(unit, mark, min(max(begin, arrived), end), end, phase, microbatch, turn)
+
+
+def with_their_stages(units: Iterable[Unit], events: Sequence[UnitEvent]) -> tuple[Unit, ...]:
+    """Return units, the stages of a pipeline with what this rank knows of it. On which ranks its other stages are, only
+    their files tell."""
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for event in events:
+        if event.microbatch is not None:
+            found[event.unit].add(event.microbatch)
+    return tuple(
+        dataclasses.replace(
+            unit, stage=Stage(0, int(unit.module.removeprefix(STAGE)), (), UNNAMED, len(found[unit.unit]))
+        )
+        if unit.kind is UnitKind.PIPELINE and unit.unit in found
+        else unit
+        for unit in units
+    )
+
+
+def _turns(trace: Trace, positions: Ints) -> dict[int, int]:
     """Return, by range, how many of its name came before it: its turn of the schedule, counted in this file."""
     seen: Counter[int] = Counter()
     turns: dict[int, int] = {}

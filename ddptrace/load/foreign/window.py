@@ -20,6 +20,7 @@ import numpy as np
 
 from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
+from ddptrace.load.foreign.experts import with_experts
 from ddptrace.load.foreign.origins import with_origins
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
 from ddptrace.load.foreign.units import UnitName, backward_at, until_copied, with_reducer, with_stages, with_units
@@ -65,7 +66,7 @@ def foreign_window(
     launched = in_launch_order(found or issued)
     known = with_origins(trace, backwards, launched, with_reducer(trace, backwards, launched))
     of_fsdp = with_units(trace, launched, until_copied(trace, backwards, known))
-    calls, units, unit_events = with_stages(trace, launched, of_fsdp)
+    calls, units, unit_events = with_experts(trace, launched, with_stages(trace, launched, of_fsdp))
     phases = _until_awaited(_phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
