@@ -158,7 +158,8 @@ def test_one_more_table_takes_three_files_and_is_everywhere(tmp_path: Path) -> N
     maker.write_text(_with(maker.read_text(), named, f"{named}, LaunchGapRow") + MAKER)
     text = _with(result.read_text(), BEFORE_FINDINGS, FIELD + BEFORE_FINDINGS)
     text = _with(text, "import collective_rows", "import collective_rows, launch_gap_rows")
-    result.write_text(_with(text, "CollectiveRow, GroupRow, NcclRow\n", "CollectiveRow, GroupRow, LaunchGapRow, NcclRow\n"))
+    text = _with(text, "CollectiveRow, GroupRow, NcclRow\n", "CollectiveRow, GroupRow, LaunchGapRow, NcclRow\n")
+    result.write_text(text)
     # WHEN runs are analyzed
     paths = os.pathsep.join(map(str, (tmp_path, tmp_path / "tests" / "unit")))
     command = [sys.executable, "-P", "-c", SEEN]
