@@ -12,13 +12,14 @@ told again what it was told before.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
 
 # The functions below `signal`'s, which make an enumeration of each number: all signals together cost 0.1 ms there.
 from _signal import getsignal, signal, valid_signals  # type: ignore[import-not-found]
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -104,6 +105,36 @@ class WaitingHandlers:
                 self._handlers[number](number, frame)
             finally:
                 self._run(frame)
+
+
+class HeldHandlers(threading.local):
+    """What waits while the calling thread does what no handler may cut off, innermost last."""
+
+    def __init__(self) -> None:
+        self._held: list[WaitingHandlers] = []
+
+    def hold(self, handlers: WaitingHandlers) -> None:
+        self._held.append(handlers)
+        handlers.hold()
+
+    def release(self, handlers: WaitingHandlers) -> None:
+        try:
+            handlers.release()
+        finally:
+            if handlers in self._held:
+                self._held.remove(handlers)
+
+    @contextlib.contextmanager
+    def let(self) -> Iterator[None]:
+        """Let them run meanwhile, if they wait."""
+        innermost = self._held[-1:]
+        for handlers in innermost:
+            handlers.release()
+        try:
+            yield
+        finally:
+            for handlers in innermost:
+                handlers.hold()
 
 
 _sigaction: Final = ctypes.CDLL(None).sigaction

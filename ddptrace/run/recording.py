@@ -101,7 +101,7 @@ class Recording:
             return one
         from torch.profiler import schedule
 
-        from ddptrace.capture.profiler.windows import scheduled
+        from ddptrace.capture.profiler.profilers import scheduled
 
         steps = schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)
         return scheduled(steps, **dict.fromkeys(one.options, True))

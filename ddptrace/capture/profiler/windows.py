@@ -14,18 +14,19 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C import _current_graph_task_id
-from torch.profiler import ProfilerAction, profile, supported_activities
+from torch.profiler import ProfilerAction, profile
 from torch.profiler.profiler import _KinetoProfile
 
-from ddptrace.capture.handlers import WaitingHandlers
+from ddptrace.capture.handlers import HeldHandlers, WaitingHandlers
 from ddptrace.capture.profiler.kineto_files import PACKED, copy_packed, is_packed, plain_nbytes
+from ddptrace.capture.profiler.profilers import RECORDING, Apart, Spans, ends_now, scheduled
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.findings import PROFILER_GAVE_WAY, WINDOW_NOT_KEPT
 from ddptrace.record import Recorder
@@ -59,7 +60,6 @@ LEFT_OPEN = (
     "the trace was left on another thread than the one on which a profiler window is open: torch's profiler stays on "
     "there until that thread ends; leave the trace on the thread that trains"
 )
-RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 NOT_KEPT = "no room for a profiler file: the rest of the disk is reserved for the program"
 
 
@@ -81,14 +81,14 @@ class Windows:
         self._longer = 0  # steps by which this window is longer already
         self._count = 0
         self._trace_begin = _now()
-        self._spans = _Spans()
+        self._spans = Spans()
         self._own: profile | None = None
         self._is_single = False  # it opens one window and ends
         self._thread = 0  # on which a window is open
         self._thread_end = ThreadEnd()
         self._has_told_elsewhere = False
         self._switching: Any = threading.RLock()  # which knows whose it is, whenever another thread raises into it
-        self._waiting = _Waiting()
+        self._waiting = HeldHandlers()
         self._saving = False
         self._is_late = False  # a step was over within a backward
         self._idle = False
@@ -103,7 +103,7 @@ class Windows:
     def open(self, wanted: Callable[[int], ProfilerAction] | profile) -> None:
         """Start our own profiler on the program's steps: one with this schedule, or this one itself."""
         own = self._own = wanted if isinstance(wanted, profile) else scheduled(wanted)
-        own.schedule = _Apart(own.schedule)
+        own.schedule = Apart(own.schedule)
         own.on_trace_ready = functools.partial(self._save, own.on_trace_ready)
         self._idle = True
         if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
@@ -140,7 +140,7 @@ class Windows:
             self._tell_elsewhere()
         elif self._another_runs():
             self._give_way(own)
-        elif not (_ends_now(own) and self._goes_on()):
+        elif not (ends_now(own) and self._goes_on()):
             self._switch("switching the profiler", own, own.step)
             if self._is_single and self._idle and self._own is own:
                 self._own = None
@@ -397,80 +397,6 @@ class Windows:
             self._tell_pause("copying the program's profile", begin)
 
 
-def _ends_now(own: profile) -> bool:
-    """Whether the next step ends the window that is open."""
-    last = own.current_action is ProfilerAction.RECORD_AND_SAVE
-    return last or (own.current_action in RECORDING and own.schedule(own.step_num + 1) not in RECORDING)
-
-
-class _Apart:
-    """A schedule in which no window begins at the step at which another one ends: it begins one step later.
-
-    A step ends within torch's range `Optimizer.step#…`. At its end this range would write into the events of the window
-    that has ended, which torch has freed, if a window is open: that ends the process.
-    """
-
-    def __init__(self, schedule: Callable[[int], ProfilerAction]) -> None:
-        self._schedule = schedule
-        self._step, self._action = -1, ProfilerAction.NONE  # the last one that was asked for
-
-    def __call__(self, step: int) -> ProfilerAction:
-        if step != self._step:
-            action = self._schedule(step)
-            is_next = step == self._step + 1 and self._action is ProfilerAction.RECORD_AND_SAVE
-            self._step, self._action = step, ProfilerAction.WARMUP if is_next and action in RECORDING else action
-        return self._action
-
-
-class _Spans:
-    """Begin and end (0: open) of what torch's inner profilers record, of those that are still there.
-
-    No callback removes a profiler that is gone, as that of a WeakKeyDictionary would: an exception that another thread
-    raises into a callback is lost.
-    """
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, tuple[weakref.ref[Any], int, int]] = {}
-
-    def keep(self, profiler: Any, begin: int, end: int) -> None:
-        self._by_id = {at: span for at, span in self._by_id.items() if span[0]() is not None}
-        self._by_id[id(profiler)] = weakref.ref(profiler), begin, end
-
-    def of(self, profiler: Any) -> tuple[int, int] | None:
-        known, begin, end = self._by_id.get(id(profiler), (None, 0, 0))
-        return (begin, end) if known is not None and known() is profiler else None
-
-
-class _Waiting(threading.local):
-    """The signal handlers that wait while the calling thread switches the profiler."""
-
-    def __init__(self) -> None:
-        self._held: list[WaitingHandlers] = []
-
-    def hold(self, handlers: WaitingHandlers) -> None:
-        self._held.append(handlers)
-        handlers.hold()
-
-    def release(self, handlers: WaitingHandlers) -> None:
-        try:
-            handlers.release()
-        finally:
-            if handlers in self._held:
-                self._held.remove(handlers)
-
-    @contextlib.contextmanager
-    def let(self) -> Iterator[None]:
-        """Let them run meanwhile, if they wait."""
-        innermost = self._held[-1:]
-        for handlers in innermost:
-            handlers.release()
-        try:
-            yield
-        finally:
-            for handlers in innermost:
-                handlers.hold()
-
-
 class _Marker:
     pass
 
@@ -486,18 +412,3 @@ class ThreadEnd(threading.local):
         if self.marker is None:
             self.marker = _Marker()
             weakref.finalize(self.marker, action).atexit = False
-
-
-def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> profile:
-    """Make a profiler of the CPU and of the machine's devices, whatever their kind. `options`: of
-    torch.profiler.profile."""
-    return Scheduled(activities=supported_activities(), schedule=schedule, **options)
-
-
-class Scheduled(profile):
-    """Does not warn at its second window. torch would warn, in the program's name, that the events of the first window
-    are cleared, but these are saved by then."""
-
-    def prepare_trace(self) -> None:
-        self.profiler = None
-        super().prepare_trace()
