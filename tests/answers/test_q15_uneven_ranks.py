@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.answers.conftest import Ask
 from tests.answers.test_q06_slow_rank import COST
 from tests.programs.asked import LATE_S
+
+pytestmark = pytest.mark.alone  # a machine that is crowded by others silences this finding
 
 
 def test_the_time_lost_to_waiting_is_told_and_for_whom(ask: Ask) -> None:
