@@ -164,7 +164,7 @@ FSDP_RESHARD = FindingKind(
     "fsdp-reshard",
     Chapter.LOST_TIME,
     "info",
-    "the step waits in backward for parameters that FSDP2 let go after forward",
+    "the step waits in backward for parameters that FSDP2 freed after forward",
     "if there is memory for them, keep them: `reshard_after_forward=False`",
     sections=(Section.UNITS,),
     is_advice=True,

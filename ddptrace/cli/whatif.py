@@ -105,7 +105,7 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option(
     "--reshard-after-forward/--no-reshard-after-forward",
     default=None,
-    help="Whether FSDP units let go of their gathered parameters after forward (fully_shard).",
+    help="Whether FSDP units free their gathered parameters after forward (fully_shard).",
 )
 @click.option(
     "--unit-size",

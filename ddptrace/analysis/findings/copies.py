@@ -27,7 +27,7 @@ READ_ADVICE: Final = (
     " with non_blocking=True"
 )
 PIN_ADVICE: Final = "pin the memory (pin_memory=True) and copy with non_blocking=True"
-PREFETCH_ADVICE: Final = "copy the next batch on a stream of its own while this one is computed"
+PREFETCH_ADVICE: Final = "copy the next batch on a separate stream while this one is computed"
 DEVICE_ADVICE: Final = "look for what copies within the device's memory (contiguous, clone, cat), and for fills"
 
 

@@ -123,7 +123,7 @@ def _parts_words(modules: Sequence[str]) -> str:
 def _kept_words(found: KeptParameters, window_ns: int) -> str:
     return (
         f"The step waits {duration(found.exposed_ns)} ({percent(found.exposed_ns / window_ns)}) in backward for"
-        f" parameters of {counted(found.units, 'FSDP unit')} that were let go after forward."
+        f" parameters of {counted(found.units, 'FSDP unit')} that were freed after forward."
         f" reshard_after_forward=False keeps them and saves up to {duration(found.saved_ns)}, for"
         f" {size(found.nbytes)} more memory on each rank."
     )

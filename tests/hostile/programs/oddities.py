@@ -209,7 +209,7 @@ def without_rights(trace: Trace) -> None:
     os.seteuid(os.getuid())
 
 
-@program()
+@program(notes=frozenset({"surface-failed"}))  # torch's profiler may not get what it needs
 def little_memory() -> None:
     """May take only a little more memory than it has."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
