@@ -183,7 +183,7 @@ FSDP_COMMUNICATOR = FindingKind(
     Chapter.LOST_TIME,
     "info",
     "the step waits in backward for parameters whose gather is queued behind other collectives of its process group",
-    "give reductions a process group of their own: `set_separate_reduce_scatter_group` (torch 2.13)",
+    "give reductions a separate process group: `set_separate_reduce_scatter_group` (torch 2.13)",
     sections=(Section.UNITS,),
     is_advice=True,
 )

@@ -29,7 +29,7 @@ TRAINING: Final = ("forward", "backward", "optimizer")
 EVIDENCE: Final = {
     Evidence.DEVICE: "kernels on the device, linked by correlation id",
     Evidence.BACKEND: "the backend's own ranges in a profiler window",
-    Evidence.EVENT: "ends measured by events on the device; begins told by the backend, or inferred",
+    Evidence.EVENT: "ends measured by events on the device; begins from the backend, or inferred",
     Evidence.CALLBACK: "ends measured, starts inferred from the queue's order: approximate",
     Evidence.HOST: "from launch to the end of the host's wait: the communication took at most that",
 }
