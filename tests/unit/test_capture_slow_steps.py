@@ -56,6 +56,13 @@ def test_steps_that_slow_down_for_good_are_found_at_the_third() -> None:
         assert told.slow_ns / told.usual_ns == pytest.approx(1.5, rel=0.1)
 
 
+def test_short_steps_that_are_held_up_for_a_moment_are_no_slowdown() -> None:
+    """Twelve steps of 4 ms take 8 ms while another process runs; that it goes on for a quarter of a second is one."""
+    assert found(4 * MS * (2 if 500 <= step < 512 else 1) for step in range(1000)) == []
+    [(step, told)] = found(4 * MS * (2 if 500 <= step else 1) for step in range(1000))
+    assert (step, told.steps) == (531, 32)
+
+
 def test_a_run_with_frequent_evaluations_needs_more_steps_in_a_row() -> None:
     lengths = list(healthy(460, 5, outliers=0, every=20, checkpoint=1000))
     [(step, told)] = found(length * (1.5 if ordinal >= 401 else 1) for ordinal, length in enumerate(lengths))

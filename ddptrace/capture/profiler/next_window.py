@@ -16,7 +16,7 @@ lengths   ▂▂▂▃▂▂█▂▂▂▃▂▂▂█▂▂▂▃▂▂▂▂�
 bar       ----------------------------         a checkpoint or an evaluation exceeds it in a single step
 in a row        1       1         123          the third one in a row is a slowdown
 
-Three in a row are enough in a steady run. If a share p of the usual steps exceeds the bar by itself, n in a row happen
+Three in a row are enough in a steady run, if they take a quarter of a second. If a share p of the usual steps exceeds the bar by itself, n in a row happen
 by chance with p**n, so it takes as many as make this rarer than `CHANCE`, and more than the run has had in a row
 before. After a slowdown, what is usual is learned anew.
 """
@@ -61,6 +61,8 @@ JUDGE_EVERY: Final = 50
 """Steps after which it is judged again what is usual: it takes as long as recording a few collectives."""
 
 LEAST_IN_A_ROW: Final = 3
+LEAST_NS: Final = 250_000_000
+"""That they take together: another process of the machine holds up many short steps for a moment."""
 CHANCE: Final = 1e-5
 
 
@@ -287,6 +289,7 @@ class SlowSteps:
         """Learn anew what is usual."""
         self._usual = deque[int](maxlen=MOST_USUAL)
         self._in_a_row: list[int] = []
+        self._in_a_row_ns = 0
         self._first = FIRST_STEPS
         self._until_judged = LEAST_USUAL
         self._usual_ns = 0
@@ -297,13 +300,16 @@ class SlowSteps:
         """Take the length of the step that has just ended, in ns. Return a slowdown at the step that completes it."""
         if length >= self._bar:
             self._in_a_row.append(length)
-            return self._slowdown() if len(self._in_a_row) >= self._needed else None
+            self._in_a_row_ns += length
+            is_lasting = len(self._in_a_row) >= self._needed and self._in_a_row_ns >= LEAST_NS
+            return self._slowdown() if is_lasting else None
         if self._first:
             self._first -= 1
             return None
         if self._in_a_row:
             self._usual.extend(self._in_a_row)
             self._in_a_row.clear()
+            self._in_a_row_ns = 0
         self._usual.append(length)
         self._until_judged -= 1
         if not self._until_judged:
