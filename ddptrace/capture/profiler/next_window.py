@@ -16,9 +16,9 @@ lengths   ▂▂▂▃▂▂█▂▂▂▃▂▂▂█▂▂▂▃▂▂▂▂�
 bar       ----------------------------         a checkpoint or an evaluation exceeds it in a single step
 in a row        1       1         123          the third one in a row is a slowdown
 
-Three in a row are enough in a steady run, if they take a quarter of a second. If a share p of the usual steps exceeds the bar by itself, n in a row happen
-by chance with p**n, so it takes as many as make this rarer than `CHANCE`, and more than the run has had in a row
-before. After a slowdown, what is usual is learned anew.
+Three in a row are enough in a steady run, if they take a quarter of a second. If a share p of the usual steps exceeds
+the bar by itself, n in a row happen by chance with p**n, so it takes as many as make this rarer than `CHANCE`, and more
+than the run has had in a row before. After a slowdown, what is usual is learned anew.
 """
 
 from __future__ import annotations
