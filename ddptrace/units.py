@@ -1,4 +1,4 @@
-"""Numbers as people read them, with their units: the one place that rounds times, bytes and ratios for a reader."""
+"""Numbers as people read them, with their units. A text rounds a number itself only where it wants other digits."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Pure functions from the tables of a run to the tables a person reads. No files, no pictures, no torch.
 
-In: a `Run` (`ddptrace/load/tables.py`). Out: a `Result`, and what is worked out from one or several of them.
+In: a `Run` (`ddptrace/load/tables.py`); for `diagnosis`, a `JobState` (`ddptrace/load/diagnosis/tables.py`). Out: a
+`Result`, and what is worked out from one or several of them; for `diagnosis`, a `Diagnosis`.
 
 Begin with `analyze.py`: one rank at a time (`rank_view.py`), then all ranks together (`run_view.py`). `result.py`
 declares every table that comes out, `tables/` has their rows, `summary.py` the typical step. Each other room is one
-subject, and `ddptrace/render` has rooms of the same names.
+subject. A subject has the same name here and in `ddptrace/render`, where both have it.
 
 steps        phases, computing, where the time of each step went     traffic    bytes over the wire
 buckets      which communication carried which gradients             rpc        remote calls

@@ -1,4 +1,6 @@
-"""Holds what analysis says of one rank alone: its rows, and the facts that findings need."""
+"""Holds what analysis makes of a `RankView`, the result of `rank_view.py`: the rows of one rank, and its facts for
+findings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Works out what could be won back, by cause: late ranks, broadcasts of buffers, idle devices and others."""
+"""Works out what could be won back, by cause: late ranks, broadcasts of buffers, idle devices and others.
+
+The first row is the headline of the report; `ddptrace/render/headline.py` has its words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a person should know in ten seconds: the typical step, and which bucket costs it most."""
+"""What a person should know in ten seconds: the typical step, and which bucket costs it most.
+
+The typical step is a mean over the middle half, by length, of the steps outside profiler windows. Step 0 and steps
+that ddptrace held up are left out. Where too few steps are outside windows, those inside are taken (`typical_steps`).
+"""
 
 from __future__ import annotations
 

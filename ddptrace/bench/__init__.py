@@ -1,1 +1,1 @@
-"""Benchmarks of data-parallel training and of ddptrace itself, on the user's own machine."""
+"""Experiments on data-parallel training, on the user's own machine. Those on ddptrace itself are in `benchmarks/`."""

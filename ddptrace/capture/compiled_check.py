@@ -1,4 +1,4 @@
-"""Check whether the compiled library works. Run as a separate process, since the library may crash."""
+"""Checks whether the compiled library works. It runs as a separate process, since the library may crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One trace of one process: claims the directory, installs the surfaces, takes them out again."""
+"""One trace of one process: claims the directory, installs the surfaces, takes them out again.
+
+A surface is one place in torch, Python or the program at which ddptrace watches the training, such as the kernel in
+front of `c10d` operators. `surface.py` says what happens where one fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ddptrace run PROGRAM`: what `python -m ddptrace.run` does, for a program that starts without torchrun."""
+"""`ddptrace run PROGRAM`: what `python -m ddptrace.run` does, for a program that starts without torchrun.
+
+This file only starts that command. Read `ddptrace/run/__main__.py` first.
+"""
 
 from __future__ import annotations
 

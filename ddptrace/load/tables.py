@@ -1,4 +1,4 @@
-"""What a run directory holds, as plain records: the only thing that analysis knows of load.
+"""What a run directory holds, as plain records. With `diagnosis/tables.py`, all that analysis knows of load.
 
 Instants are integer nanoseconds since the run's zero. Interval arrays are int64 of shape (n, 2), half-open.
 """

@@ -1,4 +1,8 @@
-"""Texts by number, and records that describe the run, each with its text. Without room, they are written later."""
+"""Texts by number, and records that describe the run, each with its text.
+
+Records that find no room in the file are held back, and written once there is room. A name is written when it is used
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs a script or a module as `python script.py` and `python -m module` do; the program sees no difference."""
+"""Runs a script or a module as `python script.py` and `python -m module` do; the program sees no difference.
+
+Read `__main__.py` first, which calls `prepare` and then `run`.
+"""
 
 from __future__ import annotations
 

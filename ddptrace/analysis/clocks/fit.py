@@ -1,7 +1,9 @@
-"""The likeliest lines: from ends of collectives, of which ranks learn at nearly one time, and from the middle of what
-is proved. Ends are the sharper while ranks are equally busy; the shortest collectives leave the least to doubt.
+"""The likeliest lines of the clocks, in three steps:
 
-Before that: which clocks are compared with which, and a first line for each, near enough to compare instants by.
+1. Choose which clocks are compared with which. Give each a first line, near enough to compare instants by.
+2. Move the lines so that ends of collectives fall together: ranks learn of an end at nearly the same time. Ends tell
+   more precisely while ranks are equally busy, and the shortest collectives most.
+3. Move the lines towards the middle of what is proved, the more the narrower that is.
 """
 
 from __future__ import annotations

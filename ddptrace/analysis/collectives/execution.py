@@ -1,4 +1,4 @@
-"""When each communication ran, by what evidence, and what of it was hidden, exposed and charged."""
+"""When each communication ran, by what evidence, and how much of it was exposed, hidden and charged."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""Tells what makes steps slower: compute beside communication, and what varies from step to step.
+"""Tells two things that make steps slower: communication beside compute, and what varies from step to step.
 
-Compute beside communication is compared with the same work alone. A name is not enough to be the same: one kernel
-sorts few keys here and many there. So it is the same work where it is the n-th of its name and scope in its step, and
-a step with more or fewer of them than most is left out.
+Contention: work that ran beside communication is compared with the same work that ran alone. Two pieces of work with
+one name may differ: a kernel sorts few keys here and many there. So two pieces are the same work if each is the n-th
+with its name and scope in its step. Steps that have more or fewer of them than most steps are left out.
 
 step 4    mm 0 ├──┤    mm 1 ├────────┤          mm 0: alone, as in step 6
 step 5    mm 0 ├────┤  mm 1 ├────────┤          mm 0: beside communication; twice as long
 comm           ├────────┤                       mm 1: partly beside it, so that it tells nothing
 
-A step is its phases without waiting, and the waiting: each part's share of the step's variance is what the part varies
-along with it, and the shares add up to 1. A part that is short when the step is long has a share below 0.
+Jitter: the parts of a step are its phases, without the waiting in them, and the waiting. A part's share of the step's
+variance is its covariance with the step, divided by that variance; the shares add up to 1. A part that is short when
+the step is long has a share below 0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """From pieces of a file to batches of its events, and to what the file says outside its events. At most a few MB of the
 file are in memory at a time.
 
-A cut between two events is guessed by how the file writes the begin of one. The guess can fail but not lie: text that
-starts between two elements of a list and parses, in brackets of its own, as a whole list also ends between two. Where
-it fails, and at both ends of the list, brackets are counted instead.
+The file writes the begin of each event alike, so a cut between two events is guessed from that. The text before the cut
+is then parsed as a list. If it does not parse, the guess was wrong, and brackets are counted instead. If it parses, the
+guess was right: text that begins between two elements and is a whole list also ends between two. Brackets are counted
+at both ends of the list, too.
 """
 
 from __future__ import annotations

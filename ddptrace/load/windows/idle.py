@@ -1,5 +1,7 @@
 """Tells what the host did while the device was idle, and what held the threads that launch its work.
 
+Each gap of the device is cut into pieces, and each piece has a cause:
+
 stream   ┤ gemm ├                                        ├ gemm
 gap             |----------------------------------------|
 queued          |                                    |---|          launched, and not begun yet
@@ -8,12 +10,14 @@ thread             ├ aten::to ──────────────┤   
 pieces          |--|--|------------------|--|------|-|---|
 cause        nothing op   copy           op nothing  launch, queued
 
-The thread is the one that launched the work that ends the gap; the main thread where that was launched before. A piece
-belongs to the innermost range that the thread was in. What runs inside a data loader, a garbage collection or `.item()`
-belongs to that, however deep. While work is queued the host is not to blame, wherever it is: it often waits for it.
+The thread is the one that launched the work at the end of the gap. Where it launched that work before the gap, the main
+thread is taken. The cause of a piece is the innermost range that the thread was in. What runs inside a data loader, a
+garbage collection or `.item()` belongs to that, however deep. While work is queued, the cause is the queue, whatever
+the host does: it often waits for that work.
 
-A host that waits for the device launches nothing meanwhile, and the device runs dry. For as long as it had waited, its
-work after that belongs to the wait: else it would have been ahead by that much.
+A host that waits for the device launches nothing meanwhile, so the device then has nothing to do. The wait is therefore
+the cause of the host's next work, too, for as long as the host had waited: without the wait, it would have been ahead
+by that time.
 
 stream   ┤ gemm, gemm, gemm ├              ├ gemm
 thread          ├ aten::item ┤   ├ aten::mm ┤
@@ -21,7 +25,8 @@ waited          |-----------|
 gap                         |--------------|
 cause                        sync─────►|op                        as long as it waited, and no longer
 
-For a picture of the longest gaps, what the launching threads did around them, bounded, whatever the file holds:
+The report draws the longest gaps. For that, this file keeps what the launching threads did around them, and never more
+than a fixed number of ranges:
 
 stream   ┤ gemm ├                                   ├ gemm
 gap             |-----------------------------------|
@@ -29,8 +34,8 @@ near     |------|-----------------------------------|------|     the gap and `NE
 thread     ├ aten::to ───────────────┤   ├ aten::mm ──┤          taken whole
               ├ cudaMemcpyAsync ──┤          ├ launch ┤
 
-Idle or not, what held the launching threads beside their own work: calls of the runtime in which the host may wait for
-its device, and the fetching of batches.
+Whether or not the device is idle, the launching threads are also held up by calls in which the host may wait for its
+device, and by fetching batches. Each such call has a cause:
 
 thread   ├ enumerate(DataLoader) ┤ ├ cudaLaunchKernel ┤ ├ cudaStreamSynchronize ──────┤ ├ cudaMalloc ┤
 cause    DATA                                           SYNCHRONIZE                     ALLOCATE

@@ -4,5 +4,13 @@ In: a run that grows or the `Result` of a finished one (`exports.py`), and the d
 (`targets.py`). Out: requests to collectors, lines in a file or on the terminal, and counts of what each
 destination accepted, refused or never got.
 
-Nothing is dropped here without being counted and reported; what was not delivered is still in the run directory.
+Whatever is dropped here is counted and reported; what was not delivered is still in the run directory.
+
+exports     what is sent: a run while it grows, or all of a finished one
+targets     where it goes: the destinations of the command line, or of the `OTEL_*` variables
+delivery    one destination: keeps each batch until it is accepted or its time is up, and counts
+reports     the sentences about what was delivered, what was not, and what is missing
+otlp        a collector that takes OTLP
+channel     one signal's connection to a collector; `otlp_grpc` and `otlp_http` are the two kinds of it
+otlp_json   a file of OTLP in JSON
 """

@@ -1,5 +1,7 @@
 """The attributes of every span, frozen: other people's dashboards and queries depend on these names.
 
+`trees.py` builds the spans and gives each its name and its times, as follows:
+
     span                  name                            from                          to
     step                  step · rank 0                   end of the previous update    end of this one
     phase                 forward · rank 0, …             its begin                     its end

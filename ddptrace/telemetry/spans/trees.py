@@ -1,4 +1,6 @@
-"""Builds trees of spans from the tables of a run, one for each step and rank. Nothing here knows of OpenTelemetry.
+"""Builds trees of spans from the tables of a run, one for each step and rank: their names, times and order.
+
+`attributes.py` declares what each span carries besides. Nothing here knows of OpenTelemetry.
 
 step ─┬─ data
       ├─ forward
