@@ -100,8 +100,8 @@ class WaitingHandlers:
         """Run the handlers one after the other, also if one raises."""
         if self._came:
             number = next(iter(self._came))
-            del self._came[number]
             try:
+                del self._came[number]
                 self._handlers[number](number, frame)
             finally:
                 self._run(frame)

@@ -20,7 +20,7 @@ BACK = "Memcpy DtoH (Device -> Pageable)"
 def copied(
     nth: int, name: str, call: tuple[float, float], runs: tuple[float, float], nbytes: int | None = 4096
 ) -> list[Event]:
-    """The host's call, and the copy on a stream of its own."""
+    """The host's call, and the copy on a separate stream."""
     told = {} if nbytes is None else {"bytes": nbytes}
     return [
         event("cuda_runtime", "cudaMemcpyAsync", MAIN, *call, correlation=nth),
@@ -128,7 +128,7 @@ def test_a_host_that_reads_back_while_the_device_computes_loses_nothing(tmp_path
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        (PINNED, "stream of its own"),
+        (PINNED, "separate stream"),
         (PAGEABLE, "pin_memory=True"),
         ("Memcpy DtoD (Device -> Device)", "contiguous"),
     ],
