@@ -150,8 +150,10 @@ class trace:
         if self._session is None:
             return
         try:
-            self._handlers.hold()
-            self._end(self._session, error)
+            try:
+                self._handlers.hold()
+            finally:  # one may have raised before it waited
+                self._end(self._session, error)
         finally:
             self._handlers.release()
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -50,10 +50,11 @@ def train() -> None:
 def trial(folder: Path, after_s: float, *, while_leaving: bool) -> float | None:
     """The time that it took; None where the handler has raised."""
     begin = time.perf_counter()
+    running = ddptrace.trace(folder, overwrite=True)
     try:
         if not while_leaving:
             signal.setitimer(signal.ITIMER_REAL, after_s)
-        with ddptrace.trace(folder, overwrite=True):
+        with running:
             train()
             begin = time.perf_counter() if while_leaving else begin
             if while_leaving:
@@ -61,8 +62,20 @@ def trial(folder: Path, after_s: float, *, while_leaving: bool) -> float | None:
         took = time.perf_counter() - begin
         signal.setitimer(signal.ITIMER_REAL, 0)
         return took
-    except Interrupted:
+    except Interrupted as error:
+        if is_before_leaving(error.__traceback__):
+            running.__exit__(None, None, None)
         return None
+
+
+def is_before_leaving(at: TracebackType | None) -> bool:
+    """Whether the handler ran before the first line of `__exit__`, as Python lets it: nothing is left then."""
+    while at is not None:
+        code = at.tb_frame.f_code
+        if code is ddptrace.trace.__exit__.__code__ and at.tb_lineno == code.co_firstlineno:
+            return True
+        at = at.tb_next
+    return False
 
 
 def main(folder: Path, trials: int) -> None:
