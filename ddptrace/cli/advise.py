@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "-o", "--output", type=click.Path(path_type=Path), help="Run directory for --verify.  [default: RUN/advised]"
 )
 def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) -> None:
-    """Recommend bucket sizes for the training that RUN recorded.
+    """Recommend what to change in the training that RUN recorded.
 
     Predicts the step time with the recommended bucket_cap_mb, and says what limits the step and what would not help. Of
     FSDP2 units on CPUs it prints the calls of the best way found, with the peak memory of a rank. On a GPU, and where
