@@ -25,7 +25,7 @@ from ddptrace.analysis.units.plan import Plan, Ways, ways_of
 from ddptrace.analysis.units.play import RoleCost, Wire, play_step
 from ddptrace.analysis.units.script import RankScript, StepScript, shared_steps
 from ddptrace.analysis.whatif.predict import uncertainty
-from ddptrace.analysis.whatif.tables import Prediction, Setting, WhatIf
+from ddptrace.analysis.whatif.tables import OF_UNITS, Prediction, Setting, WhatIf
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Unit, UnitKind
 from ddptrace.schema import UnitRole
@@ -39,18 +39,7 @@ SIZE_RATIO: Final = 0.05
 """Share of the step by which a prediction may be off for each doubling or halving of units: the cost of far larger
 messages is extrapolated, and a rank that comes late to a large gather of Gloo gets its last quarter later."""
 ROLES: Final = {UnitRole.UNSHARD.word: UnitRole.UNSHARD, UnitRole.REDUCE_SCATTER.word: UnitRole.REDUCE_SCATTER}
-FIELDS: Final = (
-    "forward_prefetch",
-    "backward_prefetch",
-    "unshard_async_op",
-    "reshard_after_forward",
-    "unit_size",
-    "separate_reduce_scatter_group",
-    "reduce_dtype",
-    "bandwidth",
-    "latency",
-    "free_network",
-)
+FIELDS: Final = (*OF_UNITS, "bandwidth", "latency", "free_network")
 """Of a setting: what this model answers."""
 
 
@@ -59,7 +48,7 @@ SAVED_NS: Final = (0.0, *(ms * 1e6 for ms in (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8
 ROUNDS: Final = 4
 """What is saved up depends on the cost, and the cost on what is saved up."""
 WORTH_RATIO: Final = 0.9
-"""What an idle link saves up is believed where costs with it miss at most so many times as much."""
+"""An idle link counts as saving up if the fitted costs then miss at most this share of what they miss otherwise."""
 CONTENTION: Final = (
     "Work of the host is taken to last as long beside communication as it did in the recording: nothing in it shows"
     " whether they slow each other."

@@ -289,7 +289,6 @@ class SlowSteps:
         """Learn anew what is usual."""
         self._usual = deque[int](maxlen=MOST_USUAL)
         self._in_a_row: list[int] = []
-        self._in_a_row_ns = 0
         self._first = FIRST_STEPS
         self._until_judged = LEAST_USUAL
         self._usual_ns = 0
@@ -300,8 +299,7 @@ class SlowSteps:
         """Take the length of the step that has just ended, in ns. Return a slowdown at the step that completes it."""
         if length >= self._bar:
             self._in_a_row.append(length)
-            self._in_a_row_ns += length
-            is_lasting = len(self._in_a_row) >= self._needed and self._in_a_row_ns >= LEAST_NS
+            is_lasting = len(self._in_a_row) >= self._needed and sum(self._in_a_row) >= LEAST_NS
             return self._slowdown() if is_lasting else None
         if self._first:
             self._first -= 1
@@ -309,7 +307,6 @@ class SlowSteps:
         if self._in_a_row:
             self._usual.extend(self._in_a_row)
             self._in_a_row.clear()
-            self._in_a_row_ns = 0
         self._usual.append(length)
         self._until_judged -= 1
         if not self._until_judged:
