@@ -27,8 +27,17 @@ FOLDER = Path(os.environ[FOLDER_VARIABLE]) if os.environ.get(FOLDER_VARIABLE) el
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if FOLDER is not None:
+    if FOLDER is not None and not hasattr(config, "workerinput"):  # of xdist, whose main process hears of all tests
         config.pluginmanager.register(Summary(FOLDER), "device-summary")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one program stay together where several processes run tests: each program runs once."""
+    for item in items:
+        params = getattr(item, "callspec", None)
+        program = params.params.get("program") if params is not None else None
+        if program is not None:
+            item.add_marker(pytest.mark.xdist_group("-".join(map(str, program))))
 
 
 _began = time.monotonic()

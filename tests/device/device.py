@@ -77,8 +77,8 @@ class Device:
         module: types.ModuleType = torch.get_device_module(self.name)
         return module
 
-    def begin(self) -> None:
-        """Make the device known to torch, and join the process group of all ranks."""
+    def begin(self, *, joins: bool = True) -> None:
+        """Make the device known to torch, and join the process group of all ranks (`joins`)."""
         if self.has_ledger:
             from tests.device import testdev  # noqa: F401
         else:
@@ -87,7 +87,8 @@ class Device:
             torch.cuda.set_device(0)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             _cycles_per_ns()  # now, since it waits for the device
-        dist.init_process_group(self.backends)
+        if joins:
+            dist.init_process_group(self.backends)
 
     def _answer_to_cuda(self) -> None:
         if not self.is_gpu:

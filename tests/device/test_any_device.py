@@ -201,3 +201,18 @@ def test_a_small_run_is_kept(recorded: Path, tmp_path: Path, found: Found) -> No
 def devices(result: Any) -> Json:
     """Return what the run says each rank computed on."""
     return {str(row.rank): row.device for row in result.ranks}
+
+
+@pytest.mark.skipif(not ON_GPU, reason="only a GPU has graphs")
+@pytest.mark.parametrize("way", ["whole", "graphed", "compiled"])
+def test_a_program_that_captures_graphs_trains_as_without_a_trace(
+    on_any_device: RunProgram, tmp_path: Path, found: Found, way: str
+) -> None:
+    """Whoever asks for an event during a capture ends it with an error."""
+    on_any_device("graphs.py", tmp_path / "run", tmp_path, way, ranks=1, timeout_s=180)
+    told = told_by(tmp_path, 0)
+    result = ddptrace.analyze(tmp_path / "run")
+    findings = {finding.code: finding.message for finding in result.findings}
+    found(losses=told["losses"], steps=[(row.step, row.is_seen) for row in result.steps], findings=findings)
+    assert told["losses"] == told["untraced"] and len(set(told["losses"])) > 1
+    assert "surface-failed" not in findings

@@ -1,4 +1,4 @@
-"""Planted causes of lost time on the test device: the verdict names them, with the time that the ledger gives them."""
+"""Planted causes of lost time on the device: the verdict names them, with the time that the ledger gives them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
+from tests.device.device import HERE
 from tests.device.test_device import WORK, Json, parts, parts_told, told_by
 from tests.device.test_events import Recorded, ends_by_marks, most_off_ns
 from tests.device.truth import PARTS
 
+by_ledger = pytest.mark.skipif(not HERE.has_ledger, reason="held against the ledger")
 pytestmark = pytest.mark.alone  # beside other work the device starves, and each rank is late, now and then
 
 ACTIVE = {"late": 12}  # steps in the profiler's window
@@ -58,14 +60,14 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def planted(on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> functools.partial[Path]:
+def planted(on_any_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> functools.partial[Path]:
     """Call `planted(RECORDER, CAUSE)`: the folder that the program left. Each runs once."""
     made: dict[tuple[str, str], Path] = {}
 
     def run(recorder: str, cause: str) -> Path:
         if (recorder, cause) not in made:
             out = tmp_path_factory.mktemp(f"{recorder}-{cause}")
-            on_device("planted.py", out, recorder, cause, ranks=ranks_of(recorder, cause))
+            on_any_device("planted.py", out, recorder, cause, ranks=ranks_of(recorder, cause))
             made[recorder, cause] = out
         return made[recorder, cause]
 
@@ -117,6 +119,7 @@ def test_what_held_the_host_adds_up_to_the_idle_time_of_every_step(
     assert {key: told[key] for key in idle} == idle
 
 
+@by_ledger
 @pytest.mark.parametrize("cause", [*PLANTED, "ahead"])
 def test_the_parts_of_a_step_are_the_ledgers(planted: functools.partial[Path], cause: str) -> None:
     out = planted("profiler", cause)
@@ -129,6 +132,7 @@ def test_the_parts_of_a_step_are_the_ledgers(planted: functools.partial[Path], c
         assert [parts_told(row) for row in rows[1:]] == [parts(work, *window) for window in windows]
 
 
+@by_ledger
 @pytest.mark.parametrize("cause", ["sleep", "loader", "item", "copy"])
 def test_the_cause_has_the_idle_time_in_which_the_host_was_in_what_was_planted(
     planted: functools.partial[Path], cause: str
@@ -204,6 +208,7 @@ def test_the_other_ranks_steps_are_predicted_without_the_late_rank(planted: func
 TIMED = ["sleep", "loader", "item", "ahead", "launches", "beside", "late", "slow", "far_ahead"]
 
 
+@by_ledger
 @pytest.mark.parametrize("cause", TIMED)
 def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
     planted: functools.partial[Path], cause: str
@@ -239,6 +244,8 @@ def test_events_prove_that_the_device_waits_while_the_host_launches_nothing(
     largest = result.savings[0]
     assert (largest.cause, largest.finding, advice(result)) == (held, code, [code])
     assert largest.cost_ns >= PLANTED_NS / 2
+    if not HERE.has_ledger:
+        return
     rows = list(result.steps)
     proved = {row.step: sum(one.idle_ns for one in result.idle if one.step == row.step) for row in rows}
     for row, (begin, end) in list(zip(rows[1:], pairwise(ends_by_marks(recorded, 0, rows)), strict=True))[2:]:
@@ -281,12 +288,15 @@ COLLECTIVES_NS = {"slow": 4 * 25_000_000, "far_ahead": 4 * 6_000_000}
 def test_communication_that_is_longer_than_compute_is_named(planted: functools.partial[Path], recorder: str) -> None:
     result = analyzed(planted(recorder, "slow"), recorder)
     largest, shown = result.savings[0], headline(result, summarize(result))
-    assert largest.cause == savings.EXPOSED and largest.cost_ns >= COLLECTIVES_NS["slow"] // 2
+    typical = [row.comm_ns or 0 for row in measured_steps(result.steps)[0]]
+    least_ns = COLLECTIVES_NS["slow"] // 2 if HERE.has_ledger else min(typical) // 4
+    assert largest.cause == savings.EXPOSED and largest.cost_ns >= least_ns
     assert "more than computation could hide" in shown.words
     (exposed,) = [finding for finding in result.findings if finding.code == "exposed-bucket"]
     assert "so no bucket size can hide it all" in exposed.message
 
 
+@pytest.mark.skipif(not HERE.has_ledger, reason="its kernels and collectives have a least length")
 @pytest.mark.parametrize("recorder", ["trace", "events"])
 def test_no_queue_is_blamed_for_a_bucket_that_the_host_launched_long_before_its_turn(
     planted: functools.partial[Path], recorder: str

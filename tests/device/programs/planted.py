@@ -1,4 +1,4 @@
-"""Trains on the test device with one planted cause of lost time: `planted.py OUT RECORDER CAUSE`.
+"""Trains on the device with one planted cause of lost time: `planted.py OUT RECORDER CAUSE`.
 
 RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file), `trace` (all leave `run/`, with a
 profiler window), `events` (all leave `run/`, without one) or `ends` (the same, where the backend does not tell how long
@@ -7,7 +7,6 @@ was in what was planted.
 """
 
 import contextlib
-import dataclasses
 import json
 import sys
 import time
@@ -20,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 import ddptrace
-from tests.device import testdev
+from tests.device.device import HERE
 
 BEFORE, MOST_ACTIVE = 2, 12  # steps
 ACTIVE: Final = {"late": MOST_ACTIVE}  # in the profiler's window: so many prove that a rank is late
@@ -53,16 +52,16 @@ class Slow(Dataset[torch.Tensor]):
 
 
 class Training:
-    """A small model on the test device, and a loader of batches."""
+    """A small model on the device, and a loader of batches."""
 
-    def __init__(self, layers: int = 2) -> None:
+    def __init__(self, layers: int = 2, width: int = WIDTH) -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).to(testdev.NAME)
+        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).to(HERE.name)
         self.model = DistributedDataParallel(model, bucket_cap_mb=CAP_MB) if dist.is_initialized() else model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.batch = torch.randn(BATCH, WIDTH).to(testdev.NAME)
+        self.batch = torch.randn(BATCH, width).to(HERE.name)
         self.in_host_memory = torch.randn(BATCH, WIDTH)
-        self.side = torch.testdev.Stream()
+        self.side = HERE.module.Stream()
         self.batches = iter(DataLoader(Slow(), batch_size=BATCH))
 
     def forward(self) -> torch.Tensor:
@@ -78,7 +77,7 @@ class Training:
         loss = self.forward()
         self.update(loss)
         for _ in range(LONG_KERNELS):
-            testdev.spend(LONG_NS)
+            HERE.spend(LONG_NS)
         return loss.detach()
 
 
@@ -108,7 +107,7 @@ def item(training: Training, planted: Planted) -> None:
 def copy(training: Training, planted: Planted) -> None:
     """The same with a copy of memory that is not pinned."""
     training.long_step()
-    training.batch = training.in_host_memory.to(testdev.NAME)
+    training.batch = training.in_host_memory.to(HERE.name)
     with planted():
         time.sleep(OWN_WORK_S)
 
@@ -123,7 +122,7 @@ def ahead(training: Training, planted: Planted) -> None:
 def loader(training: Training, planted: Planted) -> None:
     with planted():
         batch = next(training.batches)
-    training.batch = batch.to(testdev.NAME)
+    training.batch = batch.to(HERE.name)
     training.update(training.forward())
 
 
@@ -140,10 +139,10 @@ def launches(training: Training, planted: Planted) -> None:
 def beside(training: "Training", planted: Planted) -> None:
     """Another stream computes, and that of the training waits for it, as for a batch that is made ahead."""
     loss = training.forward()
-    side, here = training.side, torch.testdev.current_stream()
+    side, here = training.side, HERE.module.current_stream()
     side.wait_stream(here)
-    with side:
-        testdev.spend(LONG_NS)
+    with HERE.module.stream(side):
+        HERE.spend(LONG_NS)
     here.wait_stream(side)
     training.update(loss)
 
@@ -158,14 +157,14 @@ STEPS |= {"slow": plain, "far_ahead": plain}
 LAYERS: Final = {"slow": 4, "far_ahead": 4}  # of the model; 2 in the others
 FLOORS_NS: Final = {"slow": (1_000_000, 25_000_000), "far_ahead": (4_000_000, 6_000_000)}
 """How long each kernel and each collective takes at least."""
+LARGE: Final = 2048  # width of a model whose communication takes longer than its computation on a device without floors
 RANKED: Final = ("late", "slow", "far_ahead")
 CAP_MB: Final = 0.0005  # less than one layer: each is a bucket
 
 
 def main() -> None:
     out, recorder, cause = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    if cause in RANKED:
-        dist.init_process_group(testdev.BACKENDS)
+    HERE.begin(joins=cause in RANKED)
     rank = dist.get_rank() if dist.is_initialized() else 0
     told: dict[str, Any] = {"ends_ns": [], "planted_ns": []}
 
@@ -175,30 +174,30 @@ def main() -> None:
         yield
         told["planted_ns"].append((begin, time.time_ns()))
 
-    training = Training(LAYERS.get(cause, 2))
+    training = Training(LAYERS.get(cause, 2), LARGE if cause == "slow" and not HERE.has_ledger else WIDTH)
     STEPS[cause](training, planted)  # what torch does once only is done
-    testdev.set_floors_ns(*FLOORS_NS.get(cause, (0, 0)))
+    HERE.set_floors_ns(*FLOORS_NS.get(cause, (0, 0)))
     told["planted_ns"].clear()
-    testdev.take_ledger()
+    HERE.take_ledger()
     active = ACTIVE.get(cause, FEW_ACTIVE)
     with RECORDERS[recorder](out, rank, schedule(wait=BEFORE - 1, warmup=1, active=active, repeat=1)) as after_step:
         for done in range(1, BEFORE + active + 1):
             STEPS[cause](training, planted)
             told["ends_ns"].append(time.time_ns())
             if done == BEFORE:  # the window begins with a device that has nothing to do
-                torch.testdev.synchronize()
+                HERE.synchronize()
             after_step()
-        torch.testdev.synchronize()  # a training ends with a look at its model
-    told["ledger"] = [dataclasses.asdict(entry) for entry in testdev.take_ledger()]
+        HERE.synchronize()  # a training ends with a look at its model
+    told["ledger"], _ = HERE.take_ledger()
     (out / f"told-{rank}.json").write_text(json.dumps(told))
     if dist.is_initialized():
-        dist.destroy_process_group()
+        HERE.end()
 
 
 @contextlib.contextmanager
 def by_profiler(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
     with profile(
-        activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1],
+        activities=HERE.activities,
         schedule=windows,
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(out / f"rank-{rank}.json")),
     ) as profiler:
