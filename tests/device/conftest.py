@@ -14,7 +14,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.conftest import need
-from tests.device.device import HERE
+from tests.device import recorded
+from tests.device.device import CHOSEN, HERE
 from tests.device.launch import run_on_device
 from tests.device.summary import Summary
 
@@ -76,7 +77,9 @@ def _ready() -> RunProgram:
 
 
 def _run(program: str, *arguments: object, ranks: int, timeout_s: float = 120) -> None:
-    if program == MEETING:
+    if CHOSEN == "recorded":
+        recorded.take_or_skip(program, *arguments, ranks=ranks)
+    elif program == MEETING:
         _meet(arguments[0], ranks)
     elif ranks > 1 and not _share(ranks):
         pytest.skip(f"{ranks} ranks do not share this GPU: see test_ranks_meet_on_the_device")

@@ -1,6 +1,7 @@
 """The device of these tests, and all that differs between the two that they know.
 
 `DEVICE=test` (or nothing) is the test device; `DEVICE=cuda` is the first GPU. Programs and tests ask `HERE`.
+`DEVICE=recorded` is a GPU whose programs are not run: what they left is kept (`recorded.py`).
 `DEVICE=dry` tries what runs on a GPU, on the test device: without its ledger, and under CUDA's names (`dry.py`).
 
 | | test | cuda |
@@ -34,7 +35,7 @@ from torch.profiler import ProfilerActivity
 Json = dict[str, Any]
 
 CHOSEN: Final = os.environ.get("DEVICE", "") or "test"
-KNOWN: Final = ("test", "cuda", "dry")
+KNOWN: Final = ("test", "cuda", "recorded", "dry")
 
 ONE_GPU: Final = {
     "NCCL_P2P_DISABLE": "1",
@@ -166,5 +167,5 @@ TEST: Final = Device("testdev", "testccl", ProfilerActivity.PrivateUse1, True, 1
 CUDA: Final = Device("cuda", "nccl", ProfilerActivity.CUDA, False, 2e-3, is_gpu=True)
 DRY: Final = dataclasses.replace(TEST, has_ledger=False)
 if CHOSEN not in KNOWN:
-    raise SystemExit(f"DEVICE={CHOSEN} is not known: say DEVICE=test, DEVICE=cuda or DEVICE=dry")
-HERE: Final = dict(zip(KNOWN, (TEST, CUDA, DRY), strict=True))[CHOSEN]
+    raise SystemExit(f"DEVICE={CHOSEN} is not known: say DEVICE=test, DEVICE=cuda, DEVICE=recorded or DEVICE=dry")
+HERE: Final = dict(zip(KNOWN, (TEST, CUDA, CUDA, DRY), strict=True))[CHOSEN]

@@ -338,7 +338,8 @@ def test_copies_are_those_that_ran(program: Program, found: Found) -> None:
                 expected[1][entry["name"]] += entry["end_ns"] - entry["begin_ns"]
         assert told == expected
         if "loaded" in program.name:
-            assert told[0]["Memcpy HtoD (Pinned -> Device)"] == ACTIVE
+            batches = told[0]["Memcpy HtoD (Pinned -> Device)"]
+            assert batches == ACTIVE or (batches == ACTIVE + 1 and HERE.is_gpu)  # queued before the window
         found(copies=dict(told[0]))
 
 
