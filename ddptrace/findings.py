@@ -620,6 +620,15 @@ DEVICE_CAUGHT_UP = FindingKind(
     sections=(Section.MEASURED,),
     asks_for_window=True,
 )
+DEVICE_SHARED = FindingKind(
+    "device-shared",
+    Chapter.BASIS,
+    "warning",
+    "several ranks compute on one device, which serves one process after another",
+    "give each rank a device of its own, with `torch.cuda.set_device`",
+    sections=(Section.MEASURED,),
+    silences=(DEVICE_CAUGHT_UP,),
+)
 DEVICE_UNTIMED = FindingKind(
     "device-untimed",
     Chapter.BASIS,
