@@ -29,6 +29,7 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.skipif(not HERE.has_ledger, reason="events are held against the ledger")
 
 STEPS, BUCKETS = 12, 4
+SLICE_NS = 5_000_000  # five kernels
 MARKS_PER_STEP = 7
 CLOCK_PAIR_NS = 10_000  # of the pair that ties the host's clock to Unix time, which the ledger has
 FIRST_STEADY = 2  # DDP rebuilds its buckets in step 1, and waits on the host for the ranks to agree
@@ -157,6 +158,26 @@ def most_off_ns(recorded: Recorded, rank: int, step: StepRow, begin: int, end: i
 
 def is_mark(entry: Json) -> bool:
     return bool(entry["kind"] == "event" and entry["stream"] == 0)
+
+
+def test_on_a_device_that_ranks_share_the_parts_are_within_what_is_unsure(
+    on_device: RunProgram, tmp_path: Path
+) -> None:
+    """A stream that has work stands still while the device serves the other rank, in each other slice of time."""
+    on_device("events.py", tmp_path / "run", tmp_path, "stock", SLICE_NS, ranks=2)
+    shared = Recorded(tmp_path, range(2))
+    assert ("device-shared", "ranks 0 and 1") in {(one.code, one.where) for one in shared.result.findings}
+    for rank in shared.ranks:
+        rows = [row for row in shared.result.steps if row.rank == rank][FIRST_STEADY:]
+        over = ends_by_marks(shared, rank, [row for row in shared.result.steps if row.rank == rank])[FIRST_STEADY - 1 :]
+        stood, beyond = [], []
+        for row, (begin, end) in zip(rows, pairwise(over), strict=True):
+            true = parts(shared.work(rank), begin, end)["compute_ns"]
+            assert row.compute_ns is not None and row.unsure_ns is not None
+            stood.append((row.compute_ns - true) / row.window_ns)
+            beyond.append((abs(row.compute_ns - true) - row.unsure_ns) / row.window_ns)
+        assert median(stood) > 5 * QUIET_RATIO  # else this tries little
+        assert median(beyond) <= QUIET_RATIO
 
 
 @pytest.mark.quiet
