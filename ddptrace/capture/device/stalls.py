@@ -82,11 +82,11 @@ class StallWatch:
         still = self._timer.probe()
         if still is None:
             return False
-        until, used = still.placed, used_by_thread()  # one that has launched something meanwhile runs on, and is seen
+        until, after = still.placed, used_by_thread()  # one that has launched something meanwhile runs on, and is seen
         while not self._closing.wait(max(FOLLOW_S, FOLLOW_RATIO * (until - still.placed) / 1e9)):
             at = _now()
-            before, used = used, used_by_thread()
-            if has_run(before, used):
+            before, after = after, used_by_thread()
+            if has_run(before, after):
                 break
             until = at
         self._timer.stood_still(still, until)
