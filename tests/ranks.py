@@ -53,6 +53,11 @@ class Ranks:
         self._server = subprocess.Popen(command, env=environ, cwd=root, pass_fds=[theirs.fileno()])
         theirs.close()
 
+    def close(self) -> None:
+        """End the process now."""
+        self._orders.close()
+        self._server.wait()
+
     def run(self, argv: list[str], ranks: int, environ: dict[str, str], timeout_s: float) -> tuple[bool, str]:
         """Whether all ranks of a program ended well, and what they said. The first that does not ends the others."""
         statuses, said = self.statuses(argv, ranks, environ, timeout_s, to_the_end=False)
@@ -247,7 +252,7 @@ def become(rank: int, order: Order, port: int) -> None:
     os.environ.clear()
     os.environ.update({name: value for name, value in environ.items() if value is not None})
     sys.argv = order["argv"]
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    write_whole_lines()
     main = sys.modules["__main__"] = ModuleType("__main__")
     if sys.argv[0] == "-m":
         del sys.argv[0]
@@ -258,6 +263,13 @@ def become(rank: int, order: Order, port: int) -> None:
         main.__file__ = sys.argv[0]
         source = Path(sys.argv[0]).read_bytes()
         exec(compile(source, sys.argv[0], "exec", dont_inherit=True), main.__dict__)
+
+
+def write_whole_lines() -> None:
+    """Ranks share their files. Where PYTHONUNBUFFERED is set, Python would write each line in pieces, with those of
+    other ranks between them."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
 def torchruns_environ(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -247,6 +247,8 @@ class Session:
 
     def _install_tap(self) -> None:
         self._patches.replace(dist.Work, "wait", self.collectives.wait)
+        self._patches.replace(dist.ProcessGroup, "_start_coalescing", self.collectives.batch_begins)
+        self._patches.replace(dist.ProcessGroup, "_end_coalescing", self.collectives.batch_ends)
         self._groups.install(self._patches)
         watching = "dispatcher tap"
         try:

@@ -198,6 +198,9 @@ class ThreadState(threading.local):
     unit: Any = None
     """The `Part` of a unit (`capture/units/unit_records.py`) that the thread communicates for; None for none."""
 
+    batch: list[int] | None = None
+    """Seqs of the calls that the backend is to start together, at the end of a batch; None outside of one."""
+
     last_work: object = None
     """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""
 

@@ -8,8 +8,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.conftest import need
 from tests.device.device import HERE
@@ -31,13 +33,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Summary(FOLDER), "device-summary")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one program stay together where several processes run tests: each program runs once."""
-    for item in items:
-        params = getattr(item, "callspec", None)
-        program = params.params.get("program") if params is not None else None
-        if program is not None:
-            item.add_marker(pytest.mark.xdist_group("-".join(map(str, program))))
+class ByProgram(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """The tests of one program stay together where several processes run tests: each program runs once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("[")[2]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return ByProgram(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 _began = time.monotonic()

@@ -2,7 +2,9 @@
 //
 // A collective is a kernel on a communication stream of its own. On that stream's thread it calls a real Gloo group over
 // the same memory, so that it takes real time and waits for real peers. As with NCCL, `Work.wait()` makes the calling
-// thread's current stream wait, and not the thread. Names are NCCL's: programs that read profiler files know them.
+// thread's current stream wait, and not the thread; a call that is not asynchronous does that at once, and returns no
+// Work; and the messages of a batch are one kernel, with one Work. Names are NCCL's: programs that read profiler files
+// know them.
 #include "runtime.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -141,8 +143,9 @@ class DeviceBackend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     auto twins = shared(tensors);
-    return run({"broadcast", "Broadcast_RING_LL", OpType::BROADCAST}, tensors, tensors,
-               [gloo = gloo_, twins, options]() mutable { gloo->broadcast(twins, options)->wait(); });
+    return run(
+        {"broadcast", "Broadcast_RING_LL", OpType::BROADCAST}, tensors, tensors,
+        [gloo = gloo_, twins, options]() mutable { gloo->broadcast(twins, options)->wait(); }, options.asyncOp);
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& given) override {
@@ -150,115 +153,154 @@ class DeviceBackend final : public c10d::Backend {
     Reduction reduction(given.reduceOp, size_);
     auto options = given;
     options.reduceOp = reduction.op();
-    return run({"all_reduce", "AllReduce_Sum_f32_RING_LL", OpType::ALLREDUCE}, tensors, tensors,
-               [gloo = gloo_, twins, options, reduction]() mutable {
-                 gloo->allreduce(twins, options)->wait();
-                 for (auto& twin : twins) {
-                   reduction.finish(twin);
-                 }
-               });
+    return run(
+        {"all_reduce", "AllReduce_Sum_f32_RING_LL", OpType::ALLREDUCE}, tensors, tensors,
+        [gloo = gloo_, twins, options, reduction]() mutable {
+          gloo->allreduce(twins, options)->wait();
+          for (auto& twin : twins) {
+            reduction.finish(twin);
+          }
+        },
+        given.asyncOp);
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& given) override {
     auto twins = shared(tensors);
     Reduction reduction(given.reduceOp, size_);
-    return run({"allreduce_coalesced", "AllReduce_Sum_f32_RING_LL", OpType::COALESCED}, tensors, tensors,
-               [gloo = gloo_, twins, reduction]() mutable {
-                 for (auto& twin : twins) {
-                   c10d::AllreduceOptions options;
-                   options.reduceOp = reduction.op();
-                   Tensors one{twin};
-                   gloo->allreduce(one, options)->wait();
-                   reduction.finish(twin);
-                 }
-               });
+    return run(
+        {"allreduce_coalesced", "AllReduce_Sum_f32_RING_LL", OpType::COALESCED}, tensors, tensors,
+        [gloo = gloo_, twins, reduction]() mutable {
+          for (auto& twin : twins) {
+            c10d::AllreduceOptions options;
+            options.reduceOp = reduction.op();
+            Tensors one{twin};
+            gloo->allreduce(one, options)->wait();
+            reduction.finish(twin);
+          }
+        },
+        given.asyncOp);
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     auto twins = shared(tensors);
-    return run({"reduce", "Reduce_Sum_f32_RING_LL", OpType::REDUCE}, tensors, tensors,
-               [gloo = gloo_, twins, options]() mutable { gloo->reduce(twins, options)->wait(); });
+    return run(
+        {"reduce", "Reduce_Sum_f32_RING_LL", OpType::REDUCE}, tensors, tensors,
+        [gloo = gloo_, twins, options]() mutable { gloo->reduce(twins, options)->wait(); }, options.asyncOp);
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     auto into = shared(outputs);
     auto from = shared(inputs);
-    return run({"all_gather", "AllGather_RING_LL", OpType::ALLGATHER}, inputs, outputs.at(0),
-               [gloo = gloo_, into, from, options]() mutable { gloo->allgather(into, from, options)->wait(); });
+    return run(
+        {"all_gather", "AllGather_RING_LL", OpType::ALLGATHER}, inputs, outputs.at(0),
+        [gloo = gloo_, into, from, options]() mutable { gloo->allgather(into, from, options)->wait(); },
+        options.asyncOp);
   }
 
   WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& options) override {
     auto into = on_host(output), from = on_host(input);
-    return run({"_all_gather_base", "AllGather_RING_LL", OpType::_ALLGATHER_BASE}, {input}, {output},
-               [gloo = gloo_, into, from, options]() mutable { gloo->_allgather_base(into, from, options)->wait(); });
+    return run(
+        {"_all_gather_base", "AllGather_RING_LL", OpType::_ALLGATHER_BASE}, {input}, {output},
+        [gloo = gloo_, into, from, options]() mutable { gloo->_allgather_base(into, from, options)->wait(); },
+        options.asyncOp);
   }
 
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& given) override {
     auto into = on_host(output), from = on_host(input);
     Reduction reduction(given.reduceOp, size_);
-    return run({"_reduce_scatter_base", "ReduceScatter_Sum_f32_RING_LL", OpType::_REDUCE_SCATTER_BASE}, {input},
-               {output}, [gloo = gloo_, into, from, reduction, rank = rank_, size = size_]() mutable {
-                 c10d::AllreduceOptions options;
-                 options.reduceOp = reduction.op();
-                 Tensors all{from.clone()};
-                 gloo->allreduce(all, options)->wait();
-                 reduction.finish(all[0]);
-                 into.copy_(all[0].view({size, -1})[rank].view(into.sizes()));
-               });
+    return run(
+        {"_reduce_scatter_base", "ReduceScatter_Sum_f32_RING_LL", OpType::_REDUCE_SCATTER_BASE}, {input}, {output},
+        [gloo = gloo_, into, from, reduction, rank = rank_, size = size_]() mutable {
+          c10d::AllreduceOptions options;
+          options.reduceOp = reduction.op();
+          Tensors all{from.clone()};
+          gloo->allreduce(all, options)->wait();
+          reduction.finish(all[0]);
+          into.copy_(all[0].view({size, -1})[rank].view(into.sizes()));
+        },
+        given.asyncOp);
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
     auto into = shared(outputs);
     auto from = shared(inputs);
-    return run({"gather", "SendRecv", OpType::GATHER}, inputs, outputs.empty() ? inputs : outputs.at(0),
-               [gloo = gloo_, into, from, options]() mutable { gloo->gather(into, from, options)->wait(); });
+    return run(
+        {"gather", "SendRecv", OpType::GATHER}, inputs, outputs.empty() ? inputs : outputs.at(0),
+        [gloo = gloo_, into, from, options]() mutable { gloo->gather(into, from, options)->wait(); }, options.asyncOp);
   }
 
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
     auto into = shared(outputs);
     auto from = shared(inputs);
-    return run({"scatter", "SendRecv", OpType::SCATTER}, inputs.empty() ? outputs : inputs.at(0), outputs,
-               [gloo = gloo_, into, from, options]() mutable { gloo->scatter(into, from, options)->wait(); });
+    return run(
+        {"scatter", "SendRecv", OpType::SCATTER}, inputs.empty() ? outputs : inputs.at(0), outputs,
+        [gloo = gloo_, into, from, options]() mutable { gloo->scatter(into, from, options)->wait(); }, options.asyncOp);
   }
 
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
     auto into = shared(outputs), from = shared(inputs);
-    return run({"all_to_all", "SendRecv", OpType::ALLTOALL}, inputs, outputs, [this, into, from]() mutable {
-      std::vector<WorkPtr> works;
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peer == rank_) {
-          into[peer].copy_(from[peer]);
-          continue;
-        }
-        Tensors sent{from[peer]}, received{into[peer]};
-        works.push_back(gloo_->send(sent, peer, ALL_TO_ALL_TAG));
-        works.push_back(gloo_->recv(received, peer, ALL_TO_ALL_TAG));
-      }
-      for (auto& work : works) {
-        work->wait();
-      }
-    });
+    return run(
+        {"all_to_all", "SendRecv", OpType::ALLTOALL}, inputs, outputs,
+        [this, into, from]() mutable {
+          std::vector<WorkPtr> works;
+          for (int peer = 0; peer < size_; ++peer) {
+            if (peer == rank_) {
+              into[peer].copy_(from[peer]);
+              continue;
+            }
+            Tensors sent{from[peer]}, received{into[peer]};
+            works.push_back(gloo_->send(sent, peer, ALL_TO_ALL_TAG));
+            works.push_back(gloo_->recv(received, peer, ALL_TO_ALL_TAG));
+          }
+          for (auto& work : works) {
+            work->wait();
+          }
+        },
+        options.asyncOp);
   }
 
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& to, std::vector<int64_t>& from,
                         const c10d::AllToAllOptions& options) override {
     auto into = on_host(output), source = on_host(input);
-    return run({"all_to_all", "SendRecv", OpType::ALLTOALL_BASE}, {input}, {output},
-               [gloo = gloo_, into, source, to, from, options]() mutable {
-                 gloo->alltoall_base(into, source, to, from, options)->wait();
-               });
+    return run(
+        {"all_to_all", "SendRecv", OpType::ALLTOALL_BASE}, {input}, {output},
+        [gloo = gloo_, into, source, to, from, options]() mutable {
+          gloo->alltoall_base(into, source, to, from, options)->wait();
+        },
+        options.asyncOp);
   }
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override {
-    auto twins = shared(tensors);
-    return run({"send", "SendRecv", OpType::SEND}, tensors, tensors,
-               [gloo = gloo_, twins, peer, tag]() mutable { gloo->send(twins, peer, tag)->wait(); });
+    return message(
+        {"send", "SendRecv", OpType::SEND}, tensors,
+        [gloo = gloo_, twins = shared(tensors), peer, tag]() mutable { return gloo->send(twins, peer, tag); });
   }
 
   WorkPtr recv(Tensors& tensors, int peer, int tag) override {
-    auto twins = shared(tensors);
-    return run({"recv", "SendRecv", OpType::RECV}, tensors, tensors,
-               [gloo = gloo_, twins, peer, tag]() mutable { gloo->recv(twins, peer, tag)->wait(); });
+    return message(
+        {"recv", "SendRecv", OpType::RECV}, tensors,
+        [gloo = gloo_, twins = shared(tensors), peer, tag]() mutable { return gloo->recv(twins, peer, tag); });
+  }
+
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { batch_.emplace(); }
+
+  WorkPtr endCoalescing() override {
+    auto batch = std::move(*batch_);
+    batch_.reset();
+    if (batch.starts.empty()) {
+      return nullptr;
+    }
+    return run({"coalesced", "SendRecv", OpType::COALESCED}, batch.tensors, batch.tensors,
+               [starts = std::move(batch.starts)]() mutable {
+                 std::vector<WorkPtr> works;
+                 for (auto& start : starts) {
+                   works.push_back(start());
+                 }
+                 for (auto& work : works) {
+                   work->wait();
+                 }
+               });
   }
 
   // NCCL's, too, holds the host until all ranks have come.
@@ -273,7 +315,22 @@ class DeviceBackend final : public c10d::Backend {
  private:
   static constexpr int ALL_TO_ALL_TAG = 1 << 20;  // no program's
 
-  WorkPtr run(const Names& names, const Tensors& inputs, const Tensors& outputs, std::function<void()> work) {
+  struct Batch {
+    Tensors tensors;
+    std::vector<std::function<WorkPtr()>> starts;
+  };
+
+  WorkPtr message(const Names& names, Tensors& tensors, std::function<WorkPtr()> start) {
+    if (!batch_) {
+      return run(names, tensors, tensors, [start = std::move(start)]() mutable { start()->wait(); });
+    }
+    batch_->tensors.insert(batch_->tensors.end(), tensors.begin(), tensors.end());
+    batch_->starts.push_back(std::move(start));
+    return nullptr;
+  }
+
+  WorkPtr run(const Names& names, const Tensors& inputs, const Tensors& outputs, std::function<void()> work,
+              bool is_async = true) {
     bool point_to_point = names.type == OpType::SEND || names.type == OpType::RECV;
     auto number = std::make_tuple(static_cast<int64_t>(++seq_), point_to_point);
     auto group = std::make_tuple(pg_uid_, pg_desc_);
@@ -282,7 +339,9 @@ class DeviceBackend final : public c10d::Backend {
     RECORD_PARAM_COMMS_DATA(number, group, inputs, outputs, rank_, std::string(names.op), elements(inputs),
                             elements(outputs), inputs.at(0).scalar_type(), no_splits, no_splits, FIRST_RANK, STRIDE,
                             size_);
-    auto stream = names.type == OpType::SEND ? sends_ : names.type == OpType::RECV ? receives_ : collectives_;
+    auto stream = names.type == OpType::SEND || names.type == OpType::COALESCED ? sends_
+                  : names.type == OpType::RECV                                  ? receives_
+                                                                                : collectives_;
     note_uses(inputs, stream);
     note_uses(outputs, stream);
     make_wait(stream, record(current_stream()));
@@ -300,6 +359,10 @@ class DeviceBackend final : public c10d::Backend {
                            }
                          });
     made->launched(kernel, outputs);
+    if (!is_async) {
+      made->synchronize();
+      return nullptr;
+    }
     return made;
   }
 
@@ -307,6 +370,7 @@ class DeviceBackend final : public c10d::Backend {
   const c10::Stream collectives_;
   const c10::Stream sends_;  // apart, or two ranks that send to each other wait for ever
   const c10::Stream receives_;
+  std::optional<Batch> batch_;  // of messages, while one is collected
   uint64_t seq_ = 0;
 };
 

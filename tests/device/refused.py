@@ -9,8 +9,6 @@ program's it runs |
 Dynamo and AOTAutograd run |
 | DDP's own times (`_get_ddp_logging_data`) | torch | its timers exist for CPU and CUDA; others get a warning |
 | `PowerSGD` over Gloo on the CPU, to compare with | torch | its callbacks wait for each other on Gloo's two threads |
-| `_coalescing_manager`, batches of sends as one kernel | the test device | `testccl` does not coalesce; torch then \
-sends one by one |
 | `reduce_scatter` of lists | the test device | FSDP2 and DTensor use `reduce_scatter_tensor` |
 | CUDA graphs, NCCL's Flight Recorder, symmetric memory | torch | they are CUDA's own |
 | several devices in a process | the test device | a rank has one |
@@ -27,7 +25,6 @@ from typing import Final
 EXPECTED: Final[Mapping[str, str]] = {
     "bf16_compress_hook": "BF16 all reduce communication hook required",
     "lstm": "_thnn_fused_lstm_cell",
-    "coalescing": "does not implement startCoalescing",
     "reduce_scatter": "does not support reduce_scatter",
     "timers": "no timer",
 }

@@ -110,9 +110,11 @@ def test_a_trace_never_waits_for_the_device(on_any_device: RunProgram, tmp_path:
     assert told["untraced"]["is_ahead"] and told["traced"]["is_ahead"]
 
 
-def test_a_trace_costs_a_step_little(on_any_device: RunProgram, tmp_path: Path, found: Found) -> None:
-    """A GPT of 110 million parameters in stock DDP, on one rank: ratios of a round to the untraced one in it."""
-    on_any_device("timed.py", tmp_path, "overhead", ranks=1, timeout_s=240)
+@pytest.mark.parametrize("what", ["overhead", "overhead-fsdp2"])
+def test_a_trace_costs_a_step_little(on_any_device: RunProgram, tmp_path: Path, found: Found, what: str) -> None:
+    """A GPT of 110 million parameters in stock DDP, and in FSDP2, on one rank: ratios of a round to the untraced one in
+    it."""
+    on_any_device("timed.py", tmp_path, what, ranks=1, timeout_s=240)
     told = told_by(tmp_path, 0)
     seconds = told["seconds"]
     ratios = {way: spread(seconds[way], seconds["off"]) for way in ("null control", "traced")}

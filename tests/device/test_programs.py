@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.load.run import read_run
+from ddptrace.load.tables import Run
 from ddptrace.schema import Evidence
 from tests.device.conftest import Found, RunProgram
 from tests.device.device import HERE
@@ -59,6 +61,10 @@ class Program:
         return ddptrace.analyze(self.out / "run", align=False)
 
     @functools.cached_property
+    def run(self) -> Run:
+        return read_run(self.out / "run")
+
+    @functools.cached_property
     def told(self) -> list[Json]:
         return [told_by(self.out, rank) for rank in range(self.ranks)]
 
@@ -87,11 +93,11 @@ class Program:
         if not HERE.has_ledger:  # the file has the profiled ones only
             rows = [row for row in rows if row.evidence is Evidence.DEVICE]
             kernels = [kernel for kernel in kernels if kernel["is_launched"]]  # not of the steps before the window
-        if HERE.has_ledger or len(rows) == len(kernels):
-            pairs = zip(rows, kernels, strict=True)
-        else:  # batches of sends and receives
-            by_length = {kernel["end_ns"] - kernel["begin_ns"]: kernel for kernel in kernels}
-            pairs = ((row, by_length[row.exec_end_at_ns - row.exec_start_at_ns]) for row in rows)
+        if len(rows) > len(kernels):  # a batch of sends and receives is one kernel, launched after all of them
+            launched = [kernel["launched_ns"] for kernel in kernels]
+            starts = [self.run.zero_unix_ns + row.launch_at_ns for row in rows]
+            kernels = [kernels[bisect(launched, start)] for start in starts]
+        pairs = zip(rows, kernels, strict=True)
         yield from (pair for pair in pairs if pair[0].evidence is Evidence.DEVICE)
 
     def steps(self, rank: int) -> list[Any]:
@@ -276,7 +282,7 @@ def test_a_pipelines_stages_compute_when_their_kernels_run(program: Program, fou
         for row in turns:
             parts_ns = (row.compute_ns, row.bubble_ns, row.stage_wait_ns, row.transfer_ns, row.other_ns)
             assert sum(parts_ns) == row.window_ns
-        events = read_run(program.out / "run").ranks[rank].device_events
+        events = program.run.ranks[rank].device_events
         error_ns = CLOCK_PAIR_NS + (0 if events is None else events.error_ns)
         spans = [(row.begin_at_ns - error_ns, row.end_at_ns + error_ns) for row in rows]
         products = [

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.test_bench_ends import is_gone, wait_for
-from tests.launch import command, environment, torchrun
+from tests.launch import PROGRAMS, ROOT, command, environment, torchrun
+from tests.ranks import Ranks
 
 PROGRAM = "as_started.py"
 
@@ -61,3 +64,12 @@ def test_ranks_that_are_not_done_in_time_are_ended_and_the_next_ones_are_not_dis
     # WHEN there is another order
     torchrun(PROGRAM, tmp_path)
     assert len(found(tmp_path)) == 2
+
+
+def test_ranks_that_speak_at_once_cut_no_line_of_each_other_even_where_python_does_not_buffer() -> None:
+    lines = 2000
+    with closing(Ranks(environment() | {"PYTHONUNBUFFERED": "1"}, ROOT)) as ranks:
+        with ranks.started([str(PROGRAMS / "talking.py"), str(lines)], 2, environment(), to_the_end=True) as job:
+            assert job.statuses(60) == [0, 0]
+    for said in (job.stdout, job.stderr):
+        assert Counter(said.splitlines()) == {f"rank {rank} says one whole line": lines for rank in range(2)}

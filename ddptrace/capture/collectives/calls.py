@@ -6,6 +6,7 @@ backend          ┄┄queue┄┄ [exec ─────────────
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import time
@@ -64,6 +65,7 @@ class Collectives:
         self._groups = groups
         self._thread = thread
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._batch_of: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
         self._awaited_on_device = BoundedSeqs()
@@ -167,23 +169,30 @@ class Collectives:
             if isinstance(token, Sent):
                 self.buckets.issued(token, issued, work)
                 if self.device is not None:
-                    self._time(token[0], token[1], token[4][6], work, followed=True)
+                    self._time(token[0], token[1], token[4][6], dist.Work.unbox(work), followed=True)
                 return
             seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
+            work = None if work is None else dist.Work.unbox(work)
             tensor = first_tensor(args, op)
             dtype = self._dtype_id(tensor)
             flags |= 0 if tensor is None or tensor.is_cpu else DEVICE
             self._recorder.event(
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )
+            batch = self._thread.batch
+            if work is None and batch is not None:
+                batch.append(seq)
             if self.device is not None:
                 small = nbytes_in + nbytes_out <= SMALL_NBYTES and not family_of(op.name).is_message
-                self._time(seq, launch, group, work, followed=bool(reducer) or small)
+                if work is None and batch is None:
+                    self._ran_here(seq, launch)
+                else:
+                    self._time(seq, launch, group, work, followed=bool(reducer) or small)
                 if held and flags & DEVICE and not reducer:
                     self._awaited_on_device.add(seq)
             if functional:
                 self._functional.made(op, args, seq)
-            is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
+            is_stamped = work is not None and self._follow(token, flags, op.name, work)
             part = self._thread.unit
             if part is not None and not functional:
                 alike = Alike(nbytes_in, nbytes_out, name, dtype, is_stamped)
@@ -199,6 +208,45 @@ class Collectives:
         ready, self._thread.ready = self._thread.ready, None
         if self.device is not None:
             self.device.issued(seq, launch, group, work if followed else None, ready)
+
+    def _ran_here(self, seq: int, launch: int) -> None:
+        """NCCL runs a call that is not asynchronous on the stream that launches it, and returns no Work of it."""
+        ready, self._thread.ready = self._thread.ready, None
+        if self.device is not None:
+            self.device.ran_here(seq, launch, ready)
+
+    def batch_begins(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a `ProcessGroup._start_coalescing`: what this thread launches from then on starts at the end of the
+        batch, and shares its Work."""
+
+        def start(*args: Any, **kwargs: Any) -> Any:
+            self._thread.batch = [] if self._surface.live else None
+            return original(*args, **kwargs)
+
+        return start
+
+    def batch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a `ProcessGroup._end_coalescing`, in which the backend starts the batch."""
+
+        def end(*args: Any, **kwargs: Any) -> Any:
+            batch, self._thread.batch = self._thread.batch, None
+            if not batch:
+                return original(*args, **kwargs)
+            with contextlib.ExitStack() as ranges:
+                if autograd_profiler._is_profiler_enabled:
+                    for seq in batch:
+                        ranges.enter_context(_RecordFunctionFast(f"{RANGE_PREFIX}{seq}"))
+                work = original(*args, **kwargs)
+            if work is not None:
+                self._surface.call(self._batched, work, tuple(batch))
+            return work
+
+        return end
+
+    def _batched(self, work: Any, batch: tuple[int, ...]) -> None:
+        self._thread.last_work = work
+        self._seq_of[work] = batch[-1]
+        self._batch_of[work] = batch
 
     def awaits(self, tensor: torch.Tensor) -> tuple[int, int, Any] | None:
         """Return the seq of the call that made the tensor, now, and on a device an event before the wait; None if that
@@ -229,15 +277,15 @@ class Collectives:
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not (self._surface.live or self._is_recorded(work)):
                 return original(work, *args, **kwargs)
-            before = None if self.device is None else self._before_wait(work, self.device)
+            before = [] if self.device is None else self._before_wait(work, self.device)
             begin = _now()
             try:
                 out = original(work, *args, **kwargs)
             except BaseException as error:
                 self._waited(work, begin, error)
                 raise
-            if self.device is not None and before is not None:
-                self.device.waited(self._seq_of.get(work, 0), begin, before)
+            for seq, event in before:
+                self.device.waited(seq, begin, event)  # type: ignore[union-attr]
             self._waited(work, begin, None)
             return out
 
@@ -287,9 +335,11 @@ class Collectives:
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
-    def _before_wait(self, work: Any, device: DeviceTimer) -> Any:
-        """Return an event before a stream waits for a call that no reducer issued; None for any other."""
-        return device.here() if self._awaited_on_device.take(self._seq_of.get(work, 0)) else None
+    def _before_wait(self, work: Any, device: DeviceTimer) -> list[tuple[int, Any]]:
+        """Return the calls of a Work that no reducer issued, each with an event before a stream waits for them."""
+        seqs = self._batch_of.get(work) or (self._seq_of.get(work, 0),)
+        events = ((seq, device.here()) for seq in seqs if self._awaited_on_device.take(seq))
+        return [(seq, event) for seq, event in events if event is not None]
 
     def _is_recorded(self, work: Any) -> bool:
         """Whether the call of this Work was recorded, in an earlier step."""

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch._C import _current_graph_task_id
 from torch.autograd import Variable
 
@@ -64,6 +63,7 @@ class Placed(NamedTuple):
     last: Any = None
     work: Any = None  # which may tell how long the call took
     until: int = 0  # of the host, which launched nothing since `at`
+    ran_here: bool = False  # a call that the stream itself ran: that is a wait, too
 
 
 class Still(NamedTuple):
@@ -152,7 +152,12 @@ class DeviceTimer:
     def issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
         """It was issued; `ready` is what `ready()` returned. `work`: None leaves its end to a stream that waits."""
         if ready is not None:
-            self._surface.call(self._issued, seq, launch, group, None if work is None else dist.Work.unbox(work), ready)
+            self._surface.call(self._issued, seq, launch, group, work, ready)
+
+    def ran_here(self, seq: int, launch: int, ready: Any) -> None:
+        """It was issued to the current stream itself, which goes on once it is over."""
+        if ready is not None:
+            self._surface.call(self._ran_here, seq, launch, ready)
 
     def here(self) -> Any:
         """Return an event at this place of the current stream; None: not timed."""
@@ -257,6 +262,10 @@ class DeviceTimer:
             end.record(stream)
         self._place(Placed(CALL, on_marks, launch, seq, ready, end, work if self._tells_durations else None))
 
+    def _ran_here(self, seq: int, launch: int, ready: Any) -> None:
+        on_marks = ON_MARKS if self._api.current().stream_id == self._stream else 0
+        self._place(Placed(CALL, on_marks, launch, seq, ready, self._here(), ran_here=True))
+
     def _event(self) -> Any:
         """Return an unused event; None if all are under way, or a graph is being captured."""
         if self.captures or self._api.is_captured():
@@ -349,6 +358,8 @@ class DeviceTimer:
         self._free.append(one.last)
         took = self._duration_ns(one.work)
         self._recorder.event(one.kind, one.flags, 0, one.at, 0, one.seq, first, last, took)
+        if one.ran_here:
+            self._recorder.event(WAIT, one.flags, 0, one.at, 0, one.seq, first, last)
 
     def _duration_ns(self, work: Any) -> int:
         """Return how long a call took that is over; 0 where the backend does not tell."""

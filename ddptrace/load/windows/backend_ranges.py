@@ -314,6 +314,22 @@ class WindowEvents:
                     found[event] = ranges[k][2]
         return found
 
+    def started_with(self, seq: int) -> tuple[int, ...]:
+        """Return the seqs of calls that the backend started together; `seq` is that of the innermost range."""
+        return self._batches.get(seq, (seq,))
+
+    @cached_property
+    def _batches(self) -> dict[int, tuple[int, ...]]:
+        """By the seq of a range within others: the seqs of all of these."""
+        found: dict[int, tuple[int, ...]] = {}
+        for ranges in self._own_ranges.values():
+            around: list[OwnRange] = []
+            for one in ranges:
+                around = [other for other in around if other[1] > one[0]] + [one]
+                if len(around) > 1:
+                    found[one[2]] = tuple(seq for _, _, seq in around)
+        return found
+
     @cached_property
     def _own_ranges(self) -> dict[int, list[OwnRange]]:
         """By lane, the ranges that carry the seq of a recorded call, in order of their begin."""

@@ -2,7 +2,8 @@
 
 A call's range `ddptrace#<seq>` stands in the file on the thread that launched it. From there:
 
-    device    a kernel's correlation id names its launch, which begins inside the range: evidence DEVICE
+    device    a kernel's correlation id names its launch, which begins inside the range: evidence DEVICE; the ranges of
+              calls that the backend starts together lie in each other around it
     backend   the range of Gloo's own thread in which the call's completion was stamped: evidence BACKEND
 """
 
@@ -223,7 +224,8 @@ def _searched(events: KinetoEvents) -> tuple[int, ...]:
 
 
 def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:
-    """The hull of each call's communication kernels, by seq, and how many such kernels no recorded call launched."""
+    """The hull of each call's communication kernels, by seq, and how many such kernels no recorded call launched.
+    Calls that were started together share theirs."""
     events = window.events
     launches = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != NO_CORRELATION))
     seq_of = {int(events.correlation[launch]): seq for launch, seq in window.issued_by(launches).items()}
@@ -231,7 +233,8 @@ def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict
     for kernel in np.flatnonzero(communication_kernels(events, rules)).tolist():
         kernels.setdefault(seq_of.get(int(events.correlation[kernel])), []).append(kernel)
     strange = len(kernels.pop(None, []))
-    return {seq: _hull(window, mine) for seq, mine in kernels.items() if seq is not None}, strange
+    hulls = {seq: _hull(window, mine) for seq, mine in kernels.items() if seq is not None}
+    return {each: hull for seq, hull in hulls.items() for each in window.started_with(seq)}, strange
 
 
 def _hull(window: WindowEvents, kernels: list[int]) -> ExecRange:

@@ -38,12 +38,6 @@ def lstm() -> None:
     nn.LSTM(4, 4).to(HERE.name)(torch.ones(2, 1, 4).to(HERE.name))
 
 
-def coalescing() -> None:
-    with dist._coalescing_manager(device=torch.device(HERE.name, 0)):
-        for _ in range(2):
-            dist.all_reduce(torch.ones(4).to(HERE.name))
-
-
 def reduce_scatter() -> None:
     parts = list(torch.ones(2 * dist.get_world_size()).to(HERE.name).chunk(dist.get_world_size()))
     dist.reduce_scatter(torch.empty(2, device=HERE.name), parts)
@@ -63,7 +57,6 @@ def timers() -> float:
 TRIED: dict[str, Callable[[], object]] = {
     "bf16_compress_hook": bf16_hook,
     "lstm": lstm,
-    "coalescing": coalescing,
     "reduce_scatter": reduce_scatter,
     "timers": timers,
 }

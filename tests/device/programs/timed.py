@@ -1,8 +1,8 @@
 """Times ways to train a GPT against each other, a few steps in turn: `timed.py OUT WHAT`.
 
-`overhead`: stock DDP untraced, untraced again (what differs there is noise), and under a trace. `reducers`: stock DDP
-and BucketedDataParallel, with the losses and the parameters of both. Rank R leaves `told-R.json`: the seconds of a step
-in each round, by way.
+`overhead`: stock DDP untraced, untraced again (what differs there is noise), and under a trace; `overhead-fsdp2`: the
+same of FSDP2. `reducers`: stock DDP and BucketedDataParallel, with the losses and the parameters of both. Rank R leaves
+`told-R.json`: the seconds of a step in each round, by way.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
@@ -38,13 +41,13 @@ def main() -> None:
     out, what = Path(sys.argv[1]), sys.argv[2]
     HERE.begin()
     size = TINY if not HERE.is_gpu else LARGE if dist.get_world_size() == 1 else SMALL
-    told = {"overhead": overhead, "reducers": reducers}[what](out, size)
+    told = reducers(out, size) if what == "reducers" else overhead(out, size, WRAPPERS[what])
     (out / f"told-{dist.get_rank()}.json").write_text(json.dumps(told))
     HERE.end()
 
 
-def overhead(out: Path, size: Size) -> dict[str, Any]:
-    model = wrapped("stock", size)
+def overhead(out: Path, size: Size, wrap: Callable[[Size], nn.Module]) -> dict[str, Any]:
+    model = wrap(size)
     step = stepping(model, size, HERE.name)
     seconds: Seconds = {"off": [], "null control": [], "traced": []}
     for number in range(ROUNDS):
@@ -71,6 +74,20 @@ def reducers(out: Path, size: Size) -> dict[str, Any]:
 def wrapped(name: str, size: Size) -> nn.Module:
     cap = LARGE_CAP_MB if size is LARGE else SMALL_CAP_MB if size is TINY else 1.0
     return REDUCERS[name](model_of(size, HERE.name), bucket_cap_mb=cap)
+
+
+def sharded(size: Size) -> nn.Module:
+    model = model_of(size, HERE.name)
+    mesh = init_device_mesh(HERE.name, (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+WRAPPERS: Final[dict[str, Callable[[Size], nn.Module]]] = {
+    "overhead": partial(wrapped, "stock"),
+    "overhead-fsdp2": sharded,
+}
 
 
 def in_turn(ways: list[str], number: int) -> list[str]:
