@@ -633,7 +633,8 @@ DEVICE_UNTIMED = FindingKind(
     "device-untimed",
     Chapter.BASIS,
     "info",
-    "a CUDA graph was captured in some steps, or too many events were under way: their device times are unknown",
+    "in some steps a CUDA graph was captured, too many events were under way, or watching collectives had failed: their"
+    " device times are unknown",
     "look at the other steps",
     sections=(Section.MEASURED,),
 )

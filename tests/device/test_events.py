@@ -283,6 +283,15 @@ def test_a_trace_of_waits_changes_no_loss_and_waits_for_nothing(waiting: Recorde
         assert told["waits"] == told["waits_untraced"]
 
 
+def test_steps_without_their_collectives_are_unknown(on_device: RunProgram, tmp_path: Path) -> None:
+    """Watching these has failed in step 3: the stream waits for them, and would count as computing."""
+    on_device("always_on.py", tmp_path / "run", tmp_path, "unwatched", ranks=2)
+    result = Recorded(tmp_path, range(2)).result
+    assert {(row.step, row.is_seen) for row in result.steps} == {(step, step < 3) for step in range(6)}
+    findings = {finding.code: finding.message for finding in result.findings}
+    assert "steps 3, 4 and 5" in findings["device-untimed"] and "surface-failed" in findings
+
+
 def test_many_optimizers_get_few_marks(on_device: RunProgram, tmp_path: Path) -> None:
     """Eight optimizers a step, of which four are marked; what the others do counts all the same."""
     on_device("always_on.py", tmp_path / "run", tmp_path, "optimizers", ranks=2)
