@@ -378,9 +378,7 @@ class DeviceTimer:
         return ns if 0 < ns <= LONGEST_DURATION_NS else 0
 
 
-def events_of(
-    root: torch.nn.Module, recorder: Recorder, surface: Surface, collectives: Surface
-) -> DeviceTimer | None:
+def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface, collectives: Surface) -> DeviceTimer | None:
     """Return the events of the device that a module is on; None if it is on none that has timed events."""
     parameter = next((one for _, module in named_modules(root) for one in parameters_of(module)), None)
     api = None if parameter is None else api_of(parameter.device)
