@@ -620,11 +620,21 @@ DEVICE_CAUGHT_UP = FindingKind(
     sections=(Section.MEASURED,),
     asks_for_window=True,
 )
+DEVICE_SHARED = FindingKind(
+    "device-shared",
+    Chapter.BASIS,
+    "warning",
+    "several ranks compute on one device, which serves one process after another",
+    "give each rank a device of its own, with `torch.cuda.set_device`",
+    sections=(Section.MEASURED,),
+    silences=(DEVICE_CAUGHT_UP,),
+)
 DEVICE_UNTIMED = FindingKind(
     "device-untimed",
     Chapter.BASIS,
     "info",
-    "a CUDA graph was captured in some steps, or too many events were under way: their device times are unknown",
+    "in some steps a CUDA graph was captured, too many events were under way, or watching collectives had failed: their"
+    " device times are unknown",
     "look at the other steps",
     sections=(Section.MEASURED,),
 )

@@ -165,6 +165,7 @@ class RankFacts:
     serves: str = ""  # as in `RankRun`
     inferred_events: int = 0  # of its communications with evidence `event`, those whose begin was inferred
     caught_up: CaughtUp | None = None  # None where no device was timed by events
+    device_ranks: tuple[int, ...] = ()  # as in `RankRun`
     untimed: tuple[int, ...] = ()  # ordinals of steps of which some events were not recorded
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
     units: tuple[Unit, ...] = ()  # that it described
@@ -213,6 +214,7 @@ def facts_of(view: RankView) -> RankFacts:
         serves=rank.serves,
         inferred_events=sum(comm.evidence is Evidence.EVENT and is_inferred(comm) for comm in view.comms),
         caught_up=caught_up(rank.device_events),
+        device_ranks=rank.device_ranks,
         untimed=tuple(view.ordinals(view.events.untimed & ~view.profiled)),
         comm_like=comm_like(view),
         units=rank.units,

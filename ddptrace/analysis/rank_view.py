@@ -80,7 +80,7 @@ def view_of(rank: RankRun) -> RankView:
     phases = phase_pieces(marks, rank)
     seen_in = profiled_in(rank, steps, phases)
     comms = communications(rank)
-    events = event_steps(rank.device_events, walls, comms)
+    events = event_steps(rank.device_events, walls, comms, is_shared=bool(rank.device_ranks))
     device, profiled = device_steps(walls, rank.windows, seen_in, events), seen_in >= 0
     windows = Pieces.numbered(device.windows)
     backwards = backward_of(rank, comms)

@@ -68,7 +68,7 @@ def describe_process(rank: int | None) -> dict[str, Any]:
         "rank": rank,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "device": _device(),
+        **_device(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "versions": describe_versions(),
@@ -91,14 +91,22 @@ def _of_system() -> dict[str, Any]:
     return found
 
 
-def _device() -> str:
-    """Return the device in use so far. Never the first to touch one: the program may not have chosen it yet."""
+def _device() -> dict[str, str]:
+    """Return the device in use so far, and what distinguishes it from all others, where torch knows that. Never the
+    first to touch one: the program may not have chosen it yet."""
     for kind in ("cuda", "xpu", torch._C._get_privateuse1_backend_name()):
         module: Any = getattr(torch, kind, None)
         if getattr(module, "is_initialized", bool)():
             own_name = getattr(module, "get_device_name", None)
-            return str(own_name()) if own_name is not None else f"{kind}:{module.current_device()}"
-    return f"cpu ({platform.machine()})"
+            name = str(own_name()) if own_name is not None else f"{kind}:{module.current_device()}"
+            return {"device": name} | _device_uuid(module)
+    return {"device": f"cpu ({platform.machine()})"}
+
+
+def _device_uuid(module: Any) -> dict[str, str]:
+    with contextlib.suppress(AttributeError, RuntimeError):  # of this torch, or for a device that is lost
+        return {"device_uuid": str(module.get_device_properties(module.current_device()).uuid)}
+    return {}
 
 
 def describe_versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,7 @@ class RecordedRank:
     folder: Path
     manifest: dict[str, Any]
     zero_unix_ns: int
+    device_ranks: tuple[int, ...] = ()  # as in `RankRun`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,22 @@ def open_folder(path: Path) -> RunFolder:
     if not folders:
         raise RunDirectoryError(f"{path} holds no run (no rank-* folder); was it recorded by ddptrace.trace?")
     zero = _zero(manifest, folders[min(folders)])
-    ranks = tuple(RecordedRank(rank, folder, manifest, zero) for rank, folder in sorted(folders.items()))
+    sharing = _sharing(folders, manifest)
+    ranks = tuple(
+        RecordedRank(rank, folder, manifest, zero, sharing.get(rank, ())) for rank, folder in sorted(folders.items())
+    )
     return RunFolder(manifest, zero, _said_world_size(manifest), ranks, tuple(findings))
+
+
+def _sharing(folders: Mapping[int, Path], manifest: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
+    """Return the ranks that compute on one device, for each rank that is not alone on its device."""
+    by_device: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, folder in sorted(folders.items()):
+        meta = read_json(folder / META) or {}
+        device = meta.get("device_uuid")
+        if isinstance(device, str) and not is_of_another_run(meta, manifest):
+            by_device[device].append(rank)
+    return {rank: tuple(ranks) for ranks in by_device.values() if len(ranks) > 1 for rank in ranks}
 
 
 def check_version(version: object, where: Path) -> str | None:
@@ -189,7 +205,7 @@ def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
     records = records_of(folder)
     recorded = rank_run(records, meta, rank=rank, zero_unix_ns=source.zero_unix_ns)
     told = recording_of(records, recorded.run.groups, rank)
-    recorded = replace(recorded, run=replace(recorded.run, recording=told))
+    recorded = replace(recorded, run=replace(recorded.run, recording=told, device_ranks=source.device_ranks))
     findings.extend(recorded.findings)
     if not len(records.events):
         findings.append(RANK_EMPTY(f"rank {rank}", f"{folder.name} holds no records"))

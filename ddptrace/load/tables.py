@@ -621,6 +621,7 @@ class RankRun:
     clock: str = ""  # ranks whose instants are of one clock have the same; "" where not told: those of one host have
     tie_ns: int | None = None  # Unix time less that clock, as its instants have it; None where it was not read
     device_events: DeviceEvents | None = None  # None where no device was timed
+    device_ranks: tuple[int, ...] = ()  # that compute on its device, itself among them; empty: none other is known to
     serves: str = ""  # the engine or library with which it serves a model; empty where it trains, or nothing tells
     recording: Recording | None = None  # of its records; None where there are none
     units: tuple[Unit, ...] = ()  # that were recorded; buckets are those of `reducers`

@@ -416,6 +416,11 @@ PYBIND11_MODULE(testdev_native, module) {
     kernel_floor_ns = kernel;
     collective_floor_ns = collective;
   });
+  module.def("take_turns", [](int64_t length_ns, int64_t nth, int64_t of) {
+    turn = nth;
+    turns = of;
+    slice_ns = length_ns;
+  });
   module.def("elapsed_ms", [](int64_t from, int64_t to) {  // torch's own takes only its own class
     const auto* guard = c10::impl::getDeviceGuardImpl(c10::DeviceType::PrivateUse1);
     return guard->elapsedTime(reinterpret_cast<void*>(from), reinterpret_cast<void*>(to), 0);

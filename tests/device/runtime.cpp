@@ -75,6 +75,9 @@ HostCall::~HostCall() {
 
 std::atomic<int64_t> kernel_floor_ns{0};
 std::atomic<int64_t> collective_floor_ns{0};
+std::atomic<int64_t> slice_ns{0};
+std::atomic<int64_t> turn{0};
+std::atomic<int64_t> turns{1};
 
 namespace {
 
@@ -95,6 +98,13 @@ void complete(EventState& event, int64_t at_ns) {
 void last_until(int64_t end_ns) {
   if (auto left = end_ns - now_ns(); left > 0) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+  }
+}
+
+void wait_for_turn() {
+  const auto slice = slice_ns.load();
+  while (slice && now_ns() / slice % turns != turn) {
+    last_until((now_ns() / slice + 1) * slice);
   }
 }
 
@@ -165,6 +175,7 @@ class Queue {
     if (!task.entry) {
       return task.work();
     }
+    wait_for_turn();
     Entry& entry = *task.entry;
     entry.begin_ns = now_ns();
     try {

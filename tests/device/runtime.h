@@ -73,6 +73,12 @@ class HostCall {
 extern std::atomic<int64_t> kernel_floor_ns;
 extern std::atomic<int64_t> collective_floor_ns;
 
+// The device serves this process in the `turn`-th of each `turns` slices of time, so long that what began ends. A length
+// of 0: it serves nobody else.
+extern std::atomic<int64_t> slice_ns;
+extern std::atomic<int64_t> turn;
+extern std::atomic<int64_t> turns;
+
 c10::Stream current_stream();
 c10::Stream new_stream();  // one from the pool
 EntryPtr launch(c10::Stream stream, Kind kind, std::string name, std::function<void()> work, int64_t nbytes = -1);

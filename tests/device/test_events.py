@@ -29,6 +29,7 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.skipif(not HERE.has_ledger, reason="events are held against the ledger")
 
 STEPS, BUCKETS = 12, 4
+SLICE_NS = 5_000_000  # five kernels
 MARKS_PER_STEP = 7
 CLOCK_PAIR_NS = 10_000  # of the pair that ties the host's clock to Unix time, which the ledger has
 FIRST_STEADY = 2  # DDP rebuilds its buckets in step 1, and waits on the host for the ranks to agree
@@ -159,6 +160,26 @@ def is_mark(entry: Json) -> bool:
     return bool(entry["kind"] == "event" and entry["stream"] == 0)
 
 
+def test_on_a_device_that_ranks_share_the_parts_are_within_what_is_unsure(
+    on_device: RunProgram, tmp_path: Path
+) -> None:
+    """A stream that has work stands still while the device serves the other rank, in each other slice of time."""
+    on_device("events.py", tmp_path / "run", tmp_path, "stock", SLICE_NS, ranks=2)
+    shared = Recorded(tmp_path, range(2))
+    assert ("device-shared", "ranks 0 and 1") in {(one.code, one.where) for one in shared.result.findings}
+    for rank in shared.ranks:
+        rows = [row for row in shared.result.steps if row.rank == rank][FIRST_STEADY:]
+        over = ends_by_marks(shared, rank, [row for row in shared.result.steps if row.rank == rank])[FIRST_STEADY - 1 :]
+        stood, beyond = [], []
+        for row, (begin, end) in zip(rows, pairwise(over), strict=True):
+            true = parts(shared.work(rank), begin, end)["compute_ns"]
+            assert row.compute_ns is not None and row.unsure_ns is not None
+            stood.append((row.compute_ns - true) / row.window_ns)
+            beyond.append((abs(row.compute_ns - true) - row.unsure_ns) / row.window_ns)
+        assert median(stood) > 5 * QUIET_RATIO  # else this tries little
+        assert median(beyond) <= QUIET_RATIO
+
+
 @pytest.mark.quiet
 @pytest.mark.parametrize("recorded", PROGRAMS[:2], indirect=True, ids=["stock", "own"])
 def test_on_a_quiet_machine_events_are_off_by_20_us_and_steps_by_2_percent(recorded: Recorded, found: Found) -> None:
@@ -260,6 +281,15 @@ def test_a_trace_of_waits_changes_no_loss_and_waits_for_nothing(waiting: Recorde
         told = told_by(waiting.out, rank)
         assert told["losses"] == told["untraced"]
         assert told["waits"] == told["waits_untraced"]
+
+
+def test_steps_without_their_collectives_are_unknown(on_device: RunProgram, tmp_path: Path) -> None:
+    """Watching these has failed in step 3: the stream waits for them, and would count as computing."""
+    on_device("always_on.py", tmp_path / "run", tmp_path, "unwatched", ranks=2)
+    result = Recorded(tmp_path, range(2)).result
+    assert {(row.step, row.is_seen) for row in result.steps} == {(step, step < 3) for step in range(6)}
+    findings = {finding.code: finding.message for finding in result.findings}
+    assert "steps 3, 4 and 5" in findings["device-untimed"] and "surface-failed" in findings
 
 
 def test_many_optimizers_get_few_marks(on_device: RunProgram, tmp_path: Path) -> None:

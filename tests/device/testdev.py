@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import os
 import threading
 import types
 from collections.abc import Callable
@@ -52,6 +53,7 @@ class Call:
 strays: Final[set[str]] = set()
 """Threads of ddptrace that asked for an event without choosing the device: on CUDA, that takes memory of the first."""
 _calls: Final[list[Call]] = []
+_uuid = ""  # of the device; empty: that of the process
 
 
 def take_ledger() -> list[Entry]:
@@ -83,6 +85,14 @@ def spend(ns: int) -> None:
 def set_floors_ns(kernel: int = 0, collective: int = 0) -> None:
     """Make every kernel take at least this many nanoseconds, and every collective from when its ranks have come."""
     _native.set_floors_ns(kernel, collective)
+
+
+def take_turns(slice_ns: int, nth: int, of: int) -> None:
+    """Share the device with other processes from now on: it serves this one in the `nth` of each `of` slices of time,
+    and finishes what began in one."""
+    global _uuid
+    _uuid = f"{NAME}-shared"
+    _native.take_turns(slice_ns, nth, of)
 
 
 def overwrite_freed(overwrite: bool) -> None:
@@ -174,6 +184,7 @@ def _module() -> types.ModuleType:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
+        "get_device_properties": lambda device=0: types.SimpleNamespace(uuid=_uuid or f"{NAME}-{os.getpid()}"),
         "synchronize": lambda device=None: _native.synchronize(),
         "current_stream": _current_stream,
         "set_stream": torch.accelerator.set_stream,

@@ -237,3 +237,16 @@ def test_a_device_that_runs_dry_within_phases_is_told() -> None:
     (told,) = [one for one in analyzed([], dry).findings if one.code == "device-caught-up"]
     assert "up to 370 µs of the typical step (92 %)" in told.message
     assert "device-caught-up" not in {finding.code for finding in analyzed([], STEP).findings}
+
+
+def test_on_a_device_that_others_compute_on_only_a_wait_is_sure() -> None:
+    """A stream that has work may stand still there."""
+    calls = [bucket(1, 1_200, 4_000, 6_000, 1_900), bucket(2, 1_250, 6_900, 9_000, 2_000)]
+    alone, shared = analyzed(calls, STEP), analyzed(calls, STEP, device_ranks=(0, 1))
+    waited = 2_000 * US  # of the second bucket, behind the gradients
+    (one,), (other,) = alone.steps, shared.steps
+    assert (one.unsure_ns, other.unsure_ns) == (0, one.window_ns - waited)
+    assert (one.compute_ns, one.exposed_comm_ns) == (other.compute_ns, other.exposed_comm_ns)
+    (told,) = [finding for finding in shared.findings if finding.code == "device-shared"]
+    assert told.where == "ranks 0 and 1" and "up to 6.50 ms of the typical step (76 %)" in told.message
+    assert "device-shared" not in {finding.code for finding in alone.findings}

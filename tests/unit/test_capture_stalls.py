@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddptrace.capture.device.stalls import Fetches, StallWatch, is_on_host
+from ddptrace.capture.device.stalls import LAUNCH_NS, Fetches, StallWatch, has_run, is_on_host, used_by_thread
 from ddptrace.capture.device.timed_events import Still
 
 STALL_NS = 500_000_000
@@ -83,6 +83,30 @@ def test_a_process_of_which_any_thread_works_does_not() -> None:
     timer = Timer()
     watched(timer, 0.3, work=True)
     assert sum(until - placed for placed, until in timer.told) < 30_000_000  # while that thread has no processor
+
+
+def test_each_other_thread_is_asked_for_what_it_used() -> None:
+    looks: list[dict[int, int]] = []
+    until = time.monotonic() + 20
+
+    def look() -> None:
+        while time.monotonic() < until and not (looks and has_run(looks[0], looks[-1])):
+            looks.append(used_by_thread())
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    while looker.is_alive():
+        sum(range(1000))
+    main = threading.get_native_id()
+    assert all(main in one and looker.native_id not in one for one in looks)
+    assert looks[0][main] + LAUNCH_NS < looks[-1][main]
+
+
+def test_a_process_stands_still_only_if_the_same_threads_have_used_nothing() -> None:
+    assert not has_run({7: 1_000, 8: 5_000}, {7: 1_500, 8: 5_500})
+    assert has_run({7: 1_000, 8: 5_000}, {7: 1_500, 8: 9_000})
+    assert has_run({7: 1_000, 8: 5_000}, {7: 1_000}) and has_run({7: 1_000}, {7: 1_000, 8: 0})
+    assert has_run({}, {})  # the system lists none
 
 
 def test_nothing_is_put_on_a_device_that_has_work() -> None:

@@ -21,6 +21,9 @@ had work         ┄┄┄┄┄  ┄┄┄┄┄┄      so it computes or wait
 unsure                ▒▒            it may have run out of work: in a phase this counts as compute, else as idle
 
 Where the host is known to have launched nothing behind an event, the stream had nothing to do from there on.
+
+A device on which several processes compute serves one after another, so a stream that has work may stand still. There
+only a wait tells what the stream did; all else is unsure.
 """
 
 from __future__ import annotations
@@ -158,9 +161,12 @@ class EventSteps:
     idle: Intervals  # the stream had nothing to do: the host is known to have launched nothing
 
 
-def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
-    """`walls`: begin and end of each step on the host. A step is seen if both of its ends are, if nothing in it was
-    left untimed, and if all that it communicated on the device was seen."""
+def event_steps(
+    events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication], *, is_shared: bool
+) -> EventSteps:
+    """`walls`: begin and end of each step on the host. `is_shared`: other processes compute on the device, too. A step
+    is seen if both of its ends are, if nothing in it was left untimed, and if all that it communicated on the device
+    was seen."""
     seen = untimed = np.zeros(len(walls), np.bool_)
     if events is None or not len(walls) or not len(events.mark):
         return EventSteps(
@@ -181,7 +187,7 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     placed, at = np.append(placed[timed], events.still[:, 0]), np.append(at[timed], events.still[:, 1])
     busy, idle = _had_work(placed, at, comms), union(events.still[:, 1:])
     compute = union(subtract(phases.spans(), idle), subtract(busy, waits))
-    sure = union(_had_work(placed, at - events.error_ns, comms), waits)
+    sure = waits if is_shared else union(_had_work(placed, at - events.error_ns, comms), waits)
     unsure = _unsure(events, union(windows[seen]), sure, waits, comms)
     return EventSteps(windows, seen, untimed, phases, compute, unsure, subtract(idle, union(busy, waits)))
 

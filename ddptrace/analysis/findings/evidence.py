@@ -21,6 +21,7 @@ from ddptrace.findings import (
     CLOCK_NOT_FITTED,
     COARSE_COMPUTE,
     DEVICE_CAUGHT_UP,
+    DEVICE_SHARED,
     DEVICE_UNSEEN,
     DEVICE_UNTIMED,
     PROFILED_STEPS_DIFFER,
@@ -77,6 +78,7 @@ FOREIGN: Final = HowTo(
 def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> Iterator[Finding]:
     """`asked`: profiler windows were asked for when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
+    yield from _shared(ranks, result)
     if result.steps and not any(row.is_seen for row in result.steps):
         yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
         return
@@ -93,20 +95,40 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
     yield from _under_the_profiler(result)
 
 
+def _shared(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
+    """Where ranks compute on the same device, as events and profilers both see it."""
+    left_open = _left_open(result)
+    unseen = f" Events do not show when: {left_open}." if left_open else ""
+    for sharing in sorted({rank.device_ranks for rank in ranks if rank.device_ranks}):
+        where = named("rank", sharing)
+        yield DEVICE_SHARED(
+            where,
+            f"One device computes for {where}, for one after another: a rank that has work may wait for its turn, and a"
+            f" kernel that is interrupted seems to take longer.{unseen}",
+        )
+
+
 def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
     """Where only events tell of a device, and it often waited for the host."""
-    rows = [row for row in measured_steps(result.steps)[0] if row.unsure_ns is not None]
-    unsure_ns, whole_ns = sum(row.unsure_ns or 0 for row in rows), sum(row.window_ns for row in rows)
-    told = [rank.caught_up for rank in ranks if rank.caught_up is not None]
+    told, left_open = [rank.caught_up for rank in ranks if rank.caught_up is not None], _left_open(result)
     ends, dry = sum(one.ends for one in told), sum(one.dry for one in told)
-    if ends and dry >= DRY_MIN_RATIO * ends and whole_ns:
+    if ends and dry >= DRY_MIN_RATIO * ends and left_open:
         yield DEVICE_CAUGHT_UP(
             "run",
             f"At {dry} of {ends} ends of forward, backward and update, the device had nothing more to do: it had waited"
-            f" for the host. Events do not show how long: up to {duration(unsure_ns / len(rows))} of the typical step"
-            f" ({percent(unsure_ns / whole_ns)}) may be compute or idle time. A phase counts as compute, the rest as"
+            f" for the host. Events do not show how long: {left_open}. A phase counts as compute, the rest as"
             f" idle time: {how.profile} to measure them.",
         )
+
+
+def _left_open(result: Result) -> str:
+    """Return how much of the typical step events leave open, in words; nothing where they do not tell of it."""
+    rows = [row for row in measured_steps(result.steps)[0] if row.unsure_ns is not None]
+    unsure_ns, whole_ns = sum(row.unsure_ns or 0 for row in rows), sum(row.window_ns for row in rows)
+    if not whole_ns:
+        return ""
+    share = f"{duration(unsure_ns / len(rows))} of the typical step ({percent(unsure_ns / whole_ns)})"
+    return f"up to {share} may be compute or idle time"
 
 
 def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -117,8 +139,8 @@ def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         steps = sorted({step for rank in lacking for step in rank.untimed})
         yield DEVICE_UNTIMED(
             where,
-            f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, or too"
-            " many events of the device were under way.",
+            f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, too many"
+            " events of the device were under way, or ddptrace had stopped watching collectives.",
         )
 
 

@@ -5,13 +5,17 @@ host      ███ launches ████┄┄┄┄┄┄┄┄┄┄┄┄┄
 looks     ·         ·         ·P······················           P: an event put on the compute stream
 device    ░░░░ █ ██ █ ████ ██▒▒▒▒─────────────────────█ ██       ─: known to be idle, from where it came to P
 
-Whether the process stands still, its processor time says: launching takes some. While the device has not come past the
-last mark, a look only finds that out.
+Whether the process stands still, the processor time of its threads says: launching takes some. While the device has not
+come past the last mark, a look only finds that out.
+
+The processor time of the process is only a first hint: of a thread that runs, Linux may have counted nothing since the
+last tick, 1 to 10 ms ago. Asked for one thread, it counts up to now. So all threads are asked, one by one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import UserDict
@@ -34,6 +38,8 @@ FOLLOW_RATIO: Final = 0.02
 """Of how long it has stood still: after that much more it is asked again."""
 AT_WORK_RATIO: Final = 0.9
 """Of the time since the last look: a process that ran for so long does not stand still."""
+THREADS_CLOCK: Final = 0b110
+"""Of Linux' numbers of clocks: of one thread, as the scheduler counts. The bits above are the thread's, inverted."""
 MOST_ITEMS: Final = 8
 """Parts of a batch that are looked at."""
 
@@ -76,11 +82,11 @@ class StallWatch:
         still = self._timer.probe()
         if still is None:
             return False
-        until, used = still.placed, _used_ns()  # a thread that has launched something meanwhile runs on, and is seen
+        until, after = still.placed, used_by_thread()  # one that has launched something meanwhile runs on, and is seen
         while not self._closing.wait(max(FOLLOW_S, FOLLOW_RATIO * (until - still.placed) / 1e9)):
             at = _now()
-            before, used = used, _used_ns()
-            if used - before > LAUNCH_NS:
+            before, after = after, used_by_thread()
+            if has_run(before, after):
                 break
             until = at
         self._timer.stood_still(still, until)
@@ -88,8 +94,26 @@ class StallWatch:
 
 
 def _used_ns() -> int:
-    """Return how much processor time the other threads of the process have used."""
+    """Return how much processor time the other threads of the process have used, as of the last tick or later."""
     return time.process_time_ns() - time.thread_time_ns()
+
+
+def used_by_thread() -> dict[int, int]:
+    """Return how much processor time, in ns, each other thread of the process has used up to now, by the system's
+    number of the thread; nothing where the system does not list them."""
+    own, used = threading.get_native_id(), {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/task"):  # noqa: PTH208 (a Path for each thread takes longer than the rest)
+            thread = int(name)
+            if thread != own:
+                with contextlib.suppress(OSError):  # it has ended
+                    used[thread] = time.clock_gettime_ns(~thread << 3 | THREADS_CLOCK)
+    return used
+
+
+def has_run(before: dict[int, int], after: dict[int, int]) -> bool:
+    """Whether any thread may have launched something between two looks. One that has begun or ended has run."""
+    return not after or before.keys() != after.keys() or sum(after.values()) - sum(before.values()) > LAUNCH_NS
 
 
 class Fetches:

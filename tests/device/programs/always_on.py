@@ -7,22 +7,24 @@ trace, and the ledger of the traced training.
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 import ddptrace
+from ddptrace.capture import session
 from tests.device.device import HERE, Json
 from tests.device.programs.strategies import STEPS, STRATEGIES, Step, Strategy, batches, layers, stock
 
 KERNEL_NS, COLLECTIVE_NS = 500_000, 4_000_000
-OPTIMIZERS = "optimizers"
+OPTIMIZERS, UNWATCHED = "optimizers", "unwatched"
+UNWATCHED_FROM = 3  # the step
 
 
 def main() -> None:
     run, out, name = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    strategy = Strategy(one_optimizer_each) if name == OPTIMIZERS else STRATEGIES[name]
+    strategy = Strategy(OWN[name]) if name in OWN else STRATEGIES[name]
     HERE.begin()
     trained(strategy)  # what torch does once only is done
     HERE.take_ledger()
@@ -56,6 +58,22 @@ def one_optimizer_each(device: str) -> Step:
         return loss.detach()
 
     return step
+
+
+def unwatched(device: str) -> Step:
+    """ddptrace stops watching collectives on the way."""
+    train = STRATEGIES["stock-plain"].make(device)
+
+    def step(number: int) -> torch.Tensor:
+        if number == UNWATCHED_FROM and session._current is not None:
+            session._current.surfaces["collectives"].failed(ValueError("planted"))
+        loss: torch.Tensor = train(number)
+        return loss
+
+    return step
+
+
+OWN: Final = {OPTIMIZERS: one_optimizer_each, UNWATCHED: unwatched}
 
 
 def trained(strategy: Strategy) -> list[float]:

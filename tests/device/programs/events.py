@@ -1,5 +1,6 @@
-"""Trains on the test device under a trace without profiler windows: `events.py RUN OUT WRAPPER`.
+"""Trains on the test device under a trace without profiler windows: `events.py RUN OUT WRAPPER [SLICE_NS]`.
 
+With SLICE_NS, all ranks share one device, which serves each of them for so long.
 Rank R leaves `told-R.json` in OUT: losses with and without the trace, how often the host waited for the device in both,
 and the whole ledger of the traced training.
 """
@@ -27,6 +28,8 @@ def waits() -> int:
 def main() -> None:
     run, out, wrapper = sys.argv[1], Path(sys.argv[2]), WRAPPERS[sys.argv[3]]
     dist.init_process_group(testdev.BACKENDS)
+    if sys.argv[4:]:
+        testdev.take_turns(int(sys.argv[4]), dist.get_rank(), dist.get_world_size())
     trained(testdev.NAME, wrapper, 2)
     testdev.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
     testdev.take_ledger()
