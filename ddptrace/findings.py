@@ -683,7 +683,7 @@ EXEC_UNCLAIMED = FindingKind(
     "exec-unclaimed",
     Chapter.BASIS,
     "info",
-    "kernels or ranges of communication belong to no recorded call",
+    "kernels or ranges of communication belong to no recorded call; such kernels count as communication of their step",
     "nothing",
 )
 LAUNCH_MISSING = FindingKind(

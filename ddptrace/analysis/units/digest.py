@@ -12,6 +12,7 @@ from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
+from ddptrace.analysis.units.members import UNKNOWN
 from ddptrace.load.tables import UnitKind
 from ddptrace.schema import Evidence
 
@@ -134,13 +135,18 @@ class DimensionDigest:
 
     dimension: str
     mesh: str  # empty where it has no name, or none is known
-    calls: float
+    calls: float | None  # None where no step knows it
     exposed_charged_ns: int | None  # None where not all of the steps know it, as the next four, which add up to it
     step_ratio: float | None
     peer_wait_ns: int | None  # as in `dimensions`
     bubble_ns: int | None
     transfer_ns: int | None
     unmatched_ns: int | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its collectives were recorded."""
+        return self.dimension != UNKNOWN
 
 
 def dimensions(result: Result) -> list[DimensionDigest]:
@@ -160,7 +166,7 @@ def _dimension(place: tuple[str, str], rows: Sequence[DimensionRow], steps: int,
     exposed = _whole(rows, "exposed_charged_ns")
     return DimensionDigest(
         *place,
-        sum(row.calls for row in rows) / steps,
+        None if (calls := _whole(rows, "calls")) is None else calls / steps,
         None if exposed is None else round(exposed / steps),
         exposed / window_ns if exposed is not None and window_ns else None,
         *(None if (ns := _whole(rows, part)) is None else round(ns / steps) for part in PARTS),
