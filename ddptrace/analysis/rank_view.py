@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.buckets.occurrences import Key, Occurrence, backward_of, occurrences
 from ddptrace.analysis.collectives.execution import Communication, Shares, communications, shares_of
-from ddptrace.analysis.collectives.unrecorded import unclaimed_kernels, unrecorded_steps
 from ddptrace.analysis.collectives.host_waits import Waits, awaited_in, host_waits, is_only_remote, remote_waits
+from ddptrace.analysis.collectives.unrecorded import unclaimed_kernels, unrecorded_steps
 from ddptrace.analysis.device.steps import DeviceSteps, EventSteps, device_steps, event_steps
 from ddptrace.analysis.intervals import Pieces, intersect, pairs, union
 from ddptrace.analysis.steps.phases import (

@@ -20,6 +20,7 @@ from ddptrace.findings import (
     CLOCK_DISAGREES,
     CLOCK_NOT_FITTED,
     COARSE_COMPUTE,
+    COLLECTIVES_MISSING,
     DEVICE_CAUGHT_UP,
     DEVICE_UNSEEN,
     DEVICE_UNTIMED,
@@ -77,8 +78,10 @@ FOREIGN: Final = HowTo(
 def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> Iterator[Finding]:
     """`asked`: profiler windows were asked for when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
+    yield from _unrecorded(ranks, result, how)
     if result.steps and not any(row.is_seen for row in result.steps):
-        yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
+        if not any(rank.unrecorded for rank in ranks):
+            yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
         return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
         by_phase = any(row.is_by_phase for row in result.steps)
@@ -91,6 +94,20 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
     yield from _under_the_profiler(result)
+
+
+def _unrecorded(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
+    lacking = [rank for rank in ranks if rank.unrecorded]
+    if lacking:
+        where = named("rank", [rank.rank for rank in lacking])
+        steps = sorted({step for rank in lacking for step in rank.unrecorded})
+        is_shown = any(row.is_seen for row in result.steps)
+        advice = f": {how.profile} to see kernels that communicate" if lacking[0].on_device and not is_shown else ""
+        yield COLLECTIVES_MISSING(
+            where,
+            f"Collectives of {where} were not recorded, so the parts of {named('step', steps)} are unknown{advice}.",
+            "info" if is_shown else "warning",
+        )
 
 
 def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:

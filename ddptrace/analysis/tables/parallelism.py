@@ -60,8 +60,8 @@ class UnitRow:
 @dataclass(frozen=True, slots=True)
 class DimensionRow:
     """What the communication along one dimension of parallelism cost one step of one rank. A step's rows add up to its
-    `exposed_comm_ns`: one of dimension "unknown" has the communication kernels of no recorded call, as far as no
-    recorded collective ran beside them. `exposed_charged_ns` = `peer_wait_ns` + `bubble_ns` + `transfer_ns` + `unmatched_ns`."""
+    `exposed_comm_ns`: the one of dimension "unknown" has communication kernels of no recorded call, while no recorded
+    collective ran. `exposed_charged_ns` = `peer_wait_ns` + `bubble_ns` + `transfer_ns` + `unmatched_ns`."""
 
     rank: int  # global rank
     step: int  # ordinal of the step

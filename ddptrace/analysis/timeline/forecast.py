@@ -331,6 +331,9 @@ def is_whole_gradient(row: CollectiveRow) -> bool:
 # When there is no answer ----------------------------------------------------------------------------------------------
 
 
+UNRECORDED: Final = "no collective of the profiled steps was recorded, so nothing shows how long each waited for ranks"
+
+
 def _refusal_of(timeline: Timeline, setting: Setting) -> str | None:
     """Say why nothing can be said; None where something can."""
     return next(_refusals(timeline, setting), None)
@@ -345,7 +348,8 @@ def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
     if setting.of_pipeline:
         yield "schedules of pipelines are predicted of runs without profiler windows of a GPU only"
     if changes_network(setting) and not timeline.calls:
-        yield "no collective ran in the profiled steps"
+        is_silent = not (timeline.works[:, 2] == Work.COMM).any()
+        yield "no collective ran in the profiled steps" if is_silent else UNRECORDED
     if setting.is_half and not any(map(is_whole_gradient, timeline.calls)):
         yield "no collective is known to reduce gradients of 32 bits"
     if setting.free_data and not (timeline.graph.span == Span.DATA).any():

@@ -162,6 +162,11 @@ def dimensions(result: Result) -> list[DimensionDigest]:
     return sorted(found, key=lambda one: -(one.exposed_charged_ns or 0))
 
 
+def unrecorded_ns(result: Result) -> int:
+    """Return how long a typical step is exposed to kernels of no recorded call."""
+    return next((one.exposed_charged_ns or 0 for one in dimensions(result) if not one.is_known), 0)
+
+
 def _dimension(place: tuple[str, str], rows: Sequence[DimensionRow], steps: int, window_ns: int) -> DimensionDigest:
     exposed = _whole(rows, "exposed_charged_ns")
     return DimensionDigest(

@@ -271,6 +271,10 @@ def _link_findings(
         (doubtful, EXEC_UNLINKED, doubt),
         (launched, EXEC_UNCLAIMED, f"{launched} of the communication kernels came from no recorded call: {COUNTED}"),
         (queued, EXEC_UNCLAIMED, f"{queued} of the communication kernels were queued before the window: {COUNTED}"),
-        (ranges, EXEC_UNCLAIMED, f"{ranges} of the backend's ranges came from no recorded call: steps do not count them"),
+        (
+            ranges,
+            EXEC_UNCLAIMED,
+            f"{ranges} of the backend's ranges came from no recorded call: no step counts them",
+        ),
     ]
     return tuple(kind(where, message) for applies, kind, message in said if applies)
