@@ -1026,6 +1026,7 @@ COLLECTIVES_MISSING = FindingKind(
     "info",
     "collectives were not recorded: it is unknown how steps divide that no profiler window of a device shows",
     "see which other finding says why; profile a GPU (profile=...), whose windows show kernels that communicate",
+    also=("warning",),
     sections=(Section.NOT_MEASURED,),
 )
 DEVICE_EVENTS_LOST = FindingKind(

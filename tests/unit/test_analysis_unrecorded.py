@@ -14,6 +14,10 @@ from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.ranks.trail import UNRECORDED, trail_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import WAIT
+from ddptrace.analysis.timeline.build import timeline_of
+from ddptrace.analysis.timeline.forecast import TimelinePredictor
+from ddptrace.analysis.timeline.graph import Span
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.load.tables import DeviceEvents, Window
 from ddptrace.schema import Evidence, Phase
 from tests.unit.analysis_records import (
@@ -27,6 +31,7 @@ from tests.unit.analysis_records import (
     run,
     step,
 )
+from tests.unit.made_timeline import held
 
 STEPS = [step(0, 10, 20), step(1, 20, 40)]
 RECORDED, LOST, QUEUED = comm_piece(45, 60, (25, 26)), comm_piece(55, 80, (30, 31)), comm_piece(82, 86)
@@ -79,6 +84,19 @@ def test_what_a_rank_waits_for_there_is_not_its_own_work() -> None:
     trail = trail_of(view_of(rank(steps=STEPS, windows=windows, calls=[CALL])))
     (wait,) = np.flatnonzero(trail.seq == UNRECORDED).tolist()
     assert (trail.kind[wait], trail.at_ns[wait], trail.local_ns[wait].sum()) == (WAIT, 78, 0)
+
+
+def test_a_kernel_that_begins_after_a_recorded_call_is_played_as_none_of_its() -> None:
+    later = comm_piece(62, 80, (30, 31))
+    window = replace(seen(*WORK[:2], RECORDED, later, WORK[5], unclaimed=(later,)), host_calls=held())
+    result = analyzed(windows=[window], calls=[CALL])
+    graph = timeline_of(result).graph
+    assert sorted(graph.call[graph.span == Span.TRANSFER].tolist()) == [-1, 0]
+    predictor = TimelinePredictor(result)
+    assert any("no recorded call" in basis for basis in predictor.predict("free", Setting(free_network=True)).basis)
+    lost = TimelinePredictor(analyzed(windows=[window]))
+    refusal = lost.predict("free", Setting(free_network=True)).refusal
+    assert refusal is not None and refusal.startswith("no collective of the profiled steps was recorded")
 
 
 MARKS = [
