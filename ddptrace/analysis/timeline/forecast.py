@@ -317,12 +317,14 @@ def _lengths(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
 
 def _sends(timeline: Timeline) -> NDArray[np.bool_]:
     """By arrow, whether it is a kernel that communicates."""
-    return (timeline.graph.span == Span.TRANSFER) & np.isin(timeline.graph.source, timeline.works[:, 0])
+    sends: NDArray[np.bool_] = timeline.graph.span == Span.TRANSFER
+    return sends & np.isin(timeline.graph.source, timeline.works[:, 0])
 
 
 def _sends_unrecorded(timeline: Timeline) -> NDArray[np.bool_]:
     """By arrow, whether it is such a kernel of no recorded call."""
-    return _sends(timeline) & (timeline.graph.call == NONE)
+    is_unknown: NDArray[np.bool_] = timeline.graph.call == NONE
+    return _sends(timeline) & is_unknown
 
 
 def _transfer_ns(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
