@@ -11,9 +11,10 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import EXPOSED
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.render.headline import headline
+from ddptrace.render.headline import NO_COMM, headline
 from ddptrace.schema import Evidence
 from tests.device.conftest import RunProgram
 from tests.device.truth import PARTS, Json, ends_of_steps, entries_of, file_of, parts, told_by, work_of
@@ -76,11 +77,11 @@ def test_steps_that_no_window_shows_are_unknown(unrecorded: Unrecorded) -> None:
 
 
 def test_verdicts_agree_that_it_communicates_and_say_what_is_not_known(unrecorded: Unrecorded) -> None:
-    result = unrecorded.result
-    said = {finding.code: finding.message for finding in result.findings}
-    assert {"surface-failed", "exec-unclaimed", "collectives-missing"} <= said.keys()
-    assert "of it are kernels of no recorded call" in said["exposed-communication"]
-    assert result.savings[0].cause == "exposed communication"
-    assert "communication" in headline(result, summarize(result)).words
+    result, summary = unrecorded.result, summarize(unrecorded.result)
+    assert {"surface-failed", "exec-unclaimed", "collectives-missing"} <= {one.code for one in result.findings}
+    exposed = summary.part("exposed_comm")
+    assert exposed is not None and exposed.ns > 0
+    assert {row.cause: row.cost_ns for row in result.savings}[EXPOSED] == exposed.ns
+    assert NO_COMM not in headline(result, summary).words
     refusal = ddptrace.whatif(unrecorded.out / "run").predictions[-1].refusal
     assert refusal is not None and "no collective of the profiled steps was recorded" in refusal

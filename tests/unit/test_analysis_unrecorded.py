@@ -73,6 +73,14 @@ def test_each_collective_is_charged_as_before_and_the_rest_is_of_an_unknown_dime
     assert result.steps[1].exposed_comm_ns == 15 + 18
 
 
+def test_where_most_of_the_exposed_time_is_theirs_the_finding_says_so_and_how_to_read_them() -> None:
+    result = analyzed(windows=[seen(*WORK, unclaimed=(LOST, QUEUED))], calls=[CALL])
+    (found,) = [finding for finding in result.findings if finding.code == "exposed-communication"]
+    assert "18 ns of it are kernels of no recorded call: to see which collectives these are, analyze" in found.message
+    few = analyzed(windows=[seen(*WORK, unclaimed=(QUEUED,))], calls=[CALL])
+    assert not any("no recorded call" in one.message for one in few.findings if one.code == found.code)
+
+
 def test_a_kernel_that_a_call_is_known_to_have_run_in_by_other_means_counts_once() -> None:
     late = comm_piece(45, 60)
     result = analyzed(windows=[seen(WORK[0], WORK[1], late, WORK[5], unclaimed=(late,))], calls=[CALL])
