@@ -693,7 +693,7 @@ EXEC_UNCLAIMED = FindingKind(
     "exec-unclaimed",
     Chapter.BASIS,
     "info",
-    "kernels or ranges of communication belong to no recorded call",
+    "kernels or ranges of communication belong to no recorded call; such kernels count as communication of their step",
     "nothing",
 )
 LAUNCH_MISSING = FindingKind(
@@ -1030,6 +1030,15 @@ TAP_FAILED = FindingKind(
     concerns_counts=True,
     is_part_failed=True,
 )
+COLLECTIVES_MISSING = FindingKind(
+    "collectives-missing",
+    Chapter.MISSING_RECORDS,
+    "info",
+    "collectives were not recorded: it is unknown how steps divide that no profiler window of a device shows",
+    "see which other finding says why; profile a GPU (profile=...), whose windows show kernels that communicate",
+    also=("warning",),
+    sections=(Section.NOT_MEASURED,),
+)
 DEVICE_EVENTS_LOST = FindingKind(
     "device-events-lost",
     Chapter.MISSING_RECORDS,
@@ -1038,6 +1047,8 @@ DEVICE_EVENTS_LOST = FindingKind(
     "look for a stream that never ends; end the trace after the device's last work",
     sections=(Section.NOT_MEASURED,),
 )
+STOPPED_WATCHING: Final = "ddptrace stopped watching"
+"""How a message of SURFACE_FAILED begins; the surface's name follows."""
 SURFACE_FAILED = FindingKind(
     "surface-failed",
     Chapter.SWITCHED_OFF,

@@ -96,8 +96,10 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
-def calls_words(calls: float) -> str:
+def calls_words(calls: float | None) -> str:
     """A mean of counts, `3` or `0.62`."""
+    if calls is None:
+        return NOT_MEASURED
     return f"{calls:,.0f}" if calls >= 100 or calls == round(calls) else f"{calls:.2g}"
 
 

@@ -170,6 +170,7 @@ class RankFacts:
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
     units: tuple[Unit, ...] = ()  # that it described
     receives_from_any: bool = False  # it has received without saying from whom
+    unrecorded: tuple[int, ...] = ()  # ordinals of steps of which collectives may be missing, and no device tells
 
     @property
     def comms(self) -> int:
@@ -218,6 +219,7 @@ def facts_of(view: RankView) -> RankFacts:
         untimed=tuple(view.ordinals(view.events.untimed & ~view.profiled)),
         comm_like=comm_like(view),
         units=rank.units,
+        unrecorded=tuple(view.ordinals(view.unrecorded & ~(view.profiled & view.is_on_device))),
         receives_from_any=any(call.peer is None and family_of(call.op) is RECEIVE for call in rank.calls),
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.buckets.occurrences import Key, Occurrence, backward_of, occurrences
 from ddptrace.analysis.collectives.execution import Communication, Shares, communications, shares_of
 from ddptrace.analysis.collectives.host_waits import Waits, awaited_in, host_waits, is_only_remote, remote_waits
+from ddptrace.analysis.collectives.unrecorded import unclaimed_kernels, unrecorded_steps
 from ddptrace.analysis.device.steps import DeviceSteps, EventSteps, device_steps, event_steps
 from ddptrace.analysis.intervals import Pieces, intersect, pairs, union
 from ddptrace.analysis.steps.phases import (
@@ -49,6 +50,8 @@ class RankView:
     host_compute: Intervals  # what of it is not a device's
     wait_ns: dict[int, int]  # by seq of the communication; absent where nothing is known
     memory: Intervals
+    unclaimed: Intervals  # in profiled steps, kernels of no recorded call communicated, and no recorded collective
+    unrecorded: NDArray[np.bool_]  # by step: collectives may be missing in its records
     remote: Intervals  # a training thread was blocked on remote calls
     only_remote: bool  # it has no steps of its own
     is_on_device: bool  # it computes there, which the host's own phases tell nothing of
@@ -57,9 +60,12 @@ class RankView:
 
     def knows_compute(self, position: int, evidence: Evidence | None = None) -> bool:
         """Whether anything tells when the rank computed in a step, -1 for outside of all; or, by its evidence, during
-        an execution: a window that saw it on the device saw what computed there too."""
-        if not self.is_on_device or evidence is Evidence.DEVICE:
+        an execution: a window that saw it on the device saw what computed there too. Where calls may be missing, so may
+        the host's waits, which do not compute."""
+        if evidence is Evidence.DEVICE:
             return True
+        if not self.is_on_device:
+            return position < 0 or not self.unrecorded[position]
         return position >= 0 and bool(self.profiled[position] or self.device.by_events[position])
 
     def ordinals(self, chosen: NDArray[np.bool_]) -> Iterator[int]:
@@ -80,7 +86,8 @@ def view_of(rank: RankRun) -> RankView:
     phases = phase_pieces(marks, rank)
     seen_in = profiled_in(rank, steps, phases)
     comms = communications(rank)
-    events = event_steps(rank.device_events, walls, comms, is_shared=bool(rank.device_ranks))
+    unrecorded = unrecorded_steps(rank, walls)
+    events = event_steps(rank.device_events, walls, comms, unrecorded, is_shared=bool(rank.device_ranks))
     device, profiled = device_steps(walls, rank.windows, seen_in, events), seen_in >= 0
     windows = Pieces.numbered(device.windows)
     backwards = backward_of(rank, comms)
@@ -106,6 +113,8 @@ def view_of(rank: RankRun) -> RankView:
         on_host,
         waits.measured(on_host),
         memory,
+        unclaimed_kernels(rank, windows, profiled, comms),
+        unrecorded,
         remote,
         only_remote,
         is_on_device(rank),

@@ -32,6 +32,7 @@ from ddptrace.analysis.summary import Share, Summary, measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.steps import SavingRow
+from ddptrace.analysis.units.digest import unrecorded_ns
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -89,7 +90,7 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
     exposed_ns, copies_ns = (
         next((part.ns for part in parts if part.name == name), 0) for name in ("exposed_comm", "exposed_memory")
     )
-    waited_ns = _waited_ns(result, exposed_ns)
+    waited_ns = _waited_ns(result, exposed_ns - unrecorded_ns(result))
     late_ns = sum(suspect.cost_ns for suspect in result.suspects)  # the other ranks wait for them in collectives
     digests = pipeline_digests(result)
     idle_ns = idle_in_pipelines_ns(digests, len(result.ranks))
@@ -164,7 +165,8 @@ def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
 
 
 def _waited_ns(result: Result, exposed_ns: int) -> float:
-    """The part of the exposed communication that waits for ranks, where that is most of it; else 0."""
+    """The part of the exposed communication that waits for ranks, where that is most of it; else 0. `exposed_ns`: of
+    recorded collectives."""
     matched = matched_time(result)
     return exposed_ns * matched.waiting_ratio if matched and matched.waiting_ratio >= WAITING_MIN_RATIO else 0.0
 

@@ -21,7 +21,7 @@ import torch
 from torch._C import _current_graph_task_id
 
 from ddptrace.errors import printable
-from ddptrace.findings import SURFACE_FAILED, FindingKind
+from ddptrace.findings import STOPPED_WATCHING, SURFACE_FAILED, FindingKind
 
 unseen: Final = torch._C.DisableTorchFunction
 """A context in which reading a tensor calls no code of the program: neither its function modes nor its subclasses."""
@@ -59,7 +59,7 @@ class Surface:
         if not self.on:
             return
         self.off()
-        message = f"ddptrace stopped watching {self.name}: {_worded(error)}"
+        message = f"{STOPPED_WATCHING} {self.name}: {_worded(error)}"
         with contextlib.suppress(Exception):  # the program may have made errors of warnings
             self._note(SURFACE_FAILED, message)
             warnings.warn(printable(f"{message} (training is not affected)"), RuntimeWarning, stacklevel=3)

@@ -442,6 +442,8 @@ class Window:
     buffers: tuple[tuple[int, int], ...] = ()  # begin and end of each broadcast of buffers by DDP, on the host
     comm_streams: tuple[str, ...] = ()  # streams of `device` that the file names after communication
     host_calls: HostCalls | None = None  # None where no device worked
+    unclaimed: NDArray[np.bool_] | None = None  # by piece of `device`: it communicates and belongs to no recorded call;
+    #   None where each one does that communicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,6 +628,7 @@ class RankRun:
     recording: Recording | None = None  # of its records; None where there are none
     units: tuple[Unit, ...] = ()  # that were recorded; buckets are those of `reducers`
     unit_events: tuple[UnitEvent, ...] = ()
+    unrecorded_from_at_ns: int | None = None  # from when on collectives were not recorded; None where all were
 
 
 @dataclass(frozen=True, slots=True)

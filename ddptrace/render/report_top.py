@@ -189,7 +189,7 @@ def compute_basis_words(result: Result) -> str:
     if not result.steps:
         return "from profiler windows, whole: no step was found"
     if not any(row.is_seen for row in result.steps):
-        return "unknown: it was on a device, and neither a profiler window nor events show it"
+        return "unknown: the findings say why"
     coarse = any(row.is_by_phase for row in result.steps)
     if not profiled and coarse:
         return "taken from forward, backward and optimizer phases without waits: coarse, no step was profiled"
@@ -262,10 +262,7 @@ def unmeasured(result: Result) -> Iterator[str]:
     if by_events:
         yield f"{counted(by_events, 'rank-step')} had no profiler window: gaps between kernels are not seen in them."
     if unseen:
-        yield (
-            f"{counted(unseen, 'rank-step')} had no profiler window and no events that show the device: what ran"
-            " there is unknown."
-        )
+        yield f"When the rank computed and communicated is unknown in {counted(unseen, 'rank-step')}."
     if missing > 0:
         lost = "have no file here" if not result.recorded else "left nothing to read"
         yield f"{counted(missing, 'rank')} of {result.world_size} {lost}."

@@ -54,6 +54,7 @@ DIMENSIONS: Final = {
     "ep": "expert parallel",
     "cp": "context parallel",
     "other": "other",
+    "unknown": "no recorded call",
 }
 
 
@@ -182,5 +183,6 @@ def dimension_lines(result: Result) -> Iterator[str]:
 
 def dimension_line(one: DimensionDigest) -> str:
     exposed = f"{calls_words(one.calls):>6} {millis(one.exposed_charged_ns):>10} {percent(one.step_ratio):>7}"
-    parts = f"{millis(one.peer_wait_ns):>8} {millis(one.bubble_ns or None):>9} {millis(one.transfer_ns):>11}"
+    late, bubble, transfer = (one.peer_wait_ns, one.bubble_ns or None, one.transfer_ns) if one.is_known else [None] * 3
+    parts = f"{millis(late):>8} {millis(bubble):>9} {millis(transfer):>11}"
     return f"  {dimension_words(one):<28} {both_ends(printable(one.mesh or '-'), 8):<8} {exposed} {parts}"

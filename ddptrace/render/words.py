@@ -70,7 +70,7 @@ KINDS: Final = {
 }
 """Kinds of parallelism."""
 UNKNOWN_ORIGIN: Final = "origin unknown"
-UNSEEN: Final = "What ran on the device is unknown: neither a profiler window nor events show it."
+UNSEEN: Final = "When it computed and communicated is unknown: the findings say why."
 
 KERNEL_NAME_MAX: Final = 80
 HULLS: Final = ("Kernel", "Kernel2")

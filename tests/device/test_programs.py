@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from bisect import bisect
@@ -88,7 +89,7 @@ class Program:
 
     def joined(self, rank: int) -> Iterator[tuple[Any, Json]]:
         """Yield each profiled collective of a rank with the kernel that it must be joined to: both in launch order."""
-        rows = [row for row in self.result.collectives if row.rank == rank and row.part == 0]
+        rows = self._whole(rank)
         kernels = in_launch_order(self.work[rank], "collective")
         if not HERE.has_ledger:  # the file has the profiled ones only
             rows = [row for row in rows if row.evidence is Evidence.DEVICE]
@@ -99,6 +100,13 @@ class Program:
             kernels = [kernels[bisect(launched, start)] for start in starts]
         pairs = zip(rows, kernels, strict=True)
         yield from (pair for pair in pairs if pair[0].evidence is Evidence.DEVICE)
+
+    def _whole(self, rank: int) -> list[Any]:
+        """Each collective of a rank once, to the end of its last part: one that runs across the end of a step has a row
+        in both."""
+        rows = [row for row in self.result.collectives if row.rank == rank]
+        ends = {row.seq: row.exec_end_at_ns for row in rows}
+        return [dataclasses.replace(row, exec_end_at_ns=ends[row.seq]) for row in rows if row.part == 0]
 
     def steps(self, rank: int) -> list[Any]:
         return [row for row in self.result.steps if row.rank == rank and row.profiled]
@@ -116,7 +124,8 @@ def program(
 
 def test_the_program_trains_as_on_the_cpu_and_as_without_a_trace(program: Program, found: Found) -> None:
     for told in program.told:
-        assert told["losses"] == told["untraced"]  # the same bits
+        apart = program.strategy.gpu_error if HERE.is_gpu else 0.0
+        assert told["losses"] == (pytest.approx(told["untraced"], rel=apart) if apart else told["untraced"])
         if told["on_cpu"] is not None:
             error = max(program.strategy.relative_error, HERE.relative_error)
             assert told["losses"] == pytest.approx(told["on_cpu"], rel=error)

@@ -83,7 +83,7 @@ def test_terminal_report_and_trace_say_so_too(runs: dict[str, Path]) -> None:
     assert (
         UNSEEN in report
         and "compute: not seen" in report
-        and "had no profiler window and no events that show the device" in report
+        and "When the rank computed and communicated is unknown in" in report
     )
     (asked,) = perfetto.ask(
         runs["always"] / "analysis" / "trace.json.gz",

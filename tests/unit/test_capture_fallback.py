@@ -53,6 +53,8 @@ def test_what_cannot_be_read_of_a_call_ends_the_watching_and_not_the_training(
         assert reduced() == [2.0] * 3
     (rank,) = read_run(tmp_path / "run").ranks
     assert len(rank.calls) == (1 if broken == "the work" else 0)  # it was issued, all the same
+    assert rank.unrecorded_from_at_ns is not None
+    assert rank.begin_at_ns < rank.unrecorded_from_at_ns < rank.end_at_ns
 
 
 def test_a_surface_that_is_off_or_paused_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +70,4 @@ def test_a_surface_that_is_off_or_paused_reads_nothing(tmp_path: Path, monkeypat
         assert reduced() == [2.0] * 3
     (rank,) = read_run(tmp_path / "run").ranks
     assert [(call.op, call.nbytes_in) for call in rank.calls] == [("all_reduce", 12)]
+    assert rank.unrecorded_from_at_ns is None  # it did not fail

@@ -176,11 +176,15 @@ def test_on_a_device_the_exec_is_the_hull_of_the_communication_kernels_launched_
     kinds = [Work.COMM, Work.COMPUTE, Work.COMM, Work.COMPUTE, Work.COMM, Work.COMM, Work.MEMORY]
     assert joined.device.kind.tolist() == kinds
     assert joined.device.launch_begin_at_ns.tolist() == [0, 160, 120, 300, 140, 330, 0]
-    (finding,) = joined.findings
-    assert (finding.code, finding.severity, finding.message[:23]) == (
-        "exec-unclaimed",
-        "info",
-        "2 communication kernels",
+    assert joined.unclaimed is not None
+    assert joined.device.begin_at_ns[joined.unclaimed].tolist() == [40, 910]
+    assert {finding.code for finding in joined.findings} == {"exec-unclaimed"}
+    launched, queued = (finding.message for finding in joined.findings)
+    assert launched.startswith(
+        "1 of the communication kernels came from no recorded call: in profiled steps they count"
+    )
+    assert queued.startswith(
+        "1 of the communication kernels were queued before the window: in profiled steps they count"
     )
 
 

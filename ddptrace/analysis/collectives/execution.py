@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import EMPTY, Ints, Measure, Pieces
+from ddptrace.analysis.intervals import EMPTY, Ints, Measure, Pieces, pairs, union
 from ddptrace.load.tables import Call, CallEvents, DeviceEvents, HookCall, Intervals, RankRun, StreamWait
 from ddptrace.ops import family_of
 from ddptrace.rows import row
@@ -59,6 +59,12 @@ def is_inferred(comm: Communication) -> bool:
 def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
     """What all of them together rest on; None tells nothing and is left out."""
     return max((evidence for evidence in evidences if evidence is not None), key=_WEAKNESS.__getitem__, default=None)
+
+
+def executions(comms: Iterable[Communication]) -> Intervals:
+    """Union of all executions that are known."""
+    known = ((comm.begin_at_ns, comm.end_at_ns) for comm in comms)
+    return union(pairs((begin, end) for begin, end in known if begin is not None and end is not None))
 
 
 def communications(rank: RankRun) -> tuple[Communication, ...]:

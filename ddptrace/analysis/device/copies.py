@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.device.rows import device_spans
+from ddptrace.analysis.device.steps import device_spans
 from ddptrace.analysis.intervals import Ints, Measure, pairs, subtract, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import CopyRow, IdleRow

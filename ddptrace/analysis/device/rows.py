@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.device.steps import DeviceWindow
+from ddptrace.analysis.device.steps import DeviceWindow, device_spans
 from ddptrace.analysis.intervals import Ints, Measure, intersect, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.statistics import percentile
@@ -221,8 +221,3 @@ def _covered(work: DeviceWork, chosen: NDArray[np.bool_]) -> _Covered:
     busy = union(compute, comm, memory)
     span_ns = int(ends.max() - begins.min())
     return _Covered(span_ns, *map(total, (busy, compute, comm, memory, intersect(comm, compute))))
-
-
-def device_spans(work: DeviceWork, chosen: NDArray[np.bool_]) -> Intervals:
-    """Begin and end of the chosen events, shape (n, 2), as they are: they may overlap."""
-    return np.column_stack((work.begin_at_ns[chosen], work.end_at_ns[chosen]))

@@ -109,6 +109,11 @@ def _device_time(work: DeviceWork, hosts: Intervals, nth: Ints) -> tuple[Ints, I
     return begins, ends
 
 
+def device_spans(work: DeviceWork, chosen: NDArray[np.bool_]) -> Intervals:
+    """Begin and end of the chosen events, shape (n, 2), as they are: they may overlap."""
+    return np.column_stack((work.begin_at_ns[chosen], work.end_at_ns[chosen]))
+
+
 def _first_begin(work: DeviceWork, host_begin: int, own: NDArray[np.bool_]) -> int:
     """Where the work before the window's first step ended: launched before it, or without a launch but running before
     the step's own."""
@@ -162,11 +167,16 @@ class EventSteps:
 
 
 def event_steps(
-    events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication], *, is_shared: bool
+    events: DeviceEvents | None,
+    walls: Intervals,
+    comms: Sequence[Communication],
+    unrecorded: NDArray[np.bool_],
+    *,
+    is_shared: bool,
 ) -> EventSteps:
-    """`walls`: begin and end of each step on the host. `is_shared`: other processes compute on the device, too. A step
-    is seen if both of its ends are, if nothing in it was left untimed, and if all that it communicated on the device
-    was seen."""
+    """`walls`: begin and end of each step on the host. `unrecorded`: by step, whether collectives may be missing in its
+    records. `is_shared`: other processes compute on the device, too. A step is seen if both of its ends are, if nothing
+    in it was left untimed, and if all that it communicated on the device was recorded and seen."""
     seen = untimed = np.zeros(len(walls), np.bool_)
     if events is None or not len(walls) or not len(events.mark):
         return EventSteps(
@@ -179,7 +189,8 @@ def event_steps(
     begins = np.append(at[timed][:1], ends[:-1])
     began = np.append(len(placed[timed]) > 0, known[:-1])
     untimed = _holds(walls, placed[~timed])
-    seen = known & began & (ends > begins) & ~untimed & ~_holds(walls, _unknown(comms, int(placed[0])))
+    seen = known & began & (ends > begins) & ~untimed & ~unrecorded
+    seen &= ~_holds(walls, _unknown(comms, int(placed[0])))
     stretches = _pieces(list(_stretches(mark, placed, at, comms)))
     waits = union(stretches.only(WAITS).spans(), events.waits, _stood(comms))
     phases = _without(stretches.only(*ENDS.values()), waits)

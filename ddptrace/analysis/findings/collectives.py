@@ -14,6 +14,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.units.digest import unrecorded_ns
 from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
 from ddptrace.load.tables import Identity, UnitKind
 from ddptrace.schema import Origin, line_words
@@ -86,12 +87,19 @@ TRY_OPS: Final = {
 """By op, for calls of the program itself: these ops have no async_op."""
 
 
+READ_ALONE: Final = (
+    "to see which collectives these are, analyze the profiler's files alone (ddptrace analyze rank-*/kineto-*.json.gz)"
+)
+
+
 def exposed_collective(exposed: Share, result: Result) -> Finding:
     """Name the kind of collective that exposes most."""
     said = f"{duration(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the step"
     gradients, unknown = _exposed_gradients_ns(result)
-    kinds = _exposed_kinds(result)
-    if unknown and 2 * gradients >= exposed.ns:
+    kinds, unrecorded = _exposed_kinds(result), unrecorded_ns(result)
+    if 2 * unrecorded >= exposed.ns:
+        message = f"{said}. {duration(unrecorded)} of it are kernels of no recorded call: {READ_ALONE}."
+    elif unknown and 2 * gradients >= exposed.ns:
         message = (
             f"{said}. Most of it carries gradients, {duration(unknown)} of them in buckets that fit no known layout, so"
             " no bucket can be named. More and smaller buckets (bucket_cap_mb) begin earlier."

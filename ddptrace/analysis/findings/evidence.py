@@ -20,6 +20,7 @@ from ddptrace.findings import (
     CLOCK_DISAGREES,
     CLOCK_NOT_FITTED,
     COARSE_COMPUTE,
+    COLLECTIVES_MISSING,
     DEVICE_CAUGHT_UP,
     DEVICE_SHARED,
     DEVICE_UNSEEN,
@@ -79,8 +80,10 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
     """`asked`: profiler windows were asked for when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
     yield from _shared(ranks, result)
+    yield from _unrecorded(ranks, result, how)
     if result.steps and not any(row.is_seen for row in result.steps):
-        yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
+        if not any(rank.unrecorded for rank in ranks):
+            yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
         return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
         by_phase = any(row.is_by_phase for row in result.steps)
@@ -105,6 +108,20 @@ def _shared(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
             where,
             f"One device computes for {where}, for one after another: a rank that has work may wait for its turn, and a"
             f" kernel that is interrupted seems to take longer.{unseen}",
+        )
+
+
+def _unrecorded(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
+    lacking = [rank for rank in ranks if rank.unrecorded]
+    if lacking:
+        where = named("rank", [rank.rank for rank in lacking])
+        steps = sorted({step for rank in lacking for step in rank.unrecorded})
+        is_shown = any(row.is_seen for row in result.steps)
+        advice = f": {how.profile} to see kernels that communicate" if lacking[0].on_device and not is_shown else ""
+        yield COLLECTIVES_MISSING(
+            where,
+            f"Collectives of {where} were not recorded, so the parts of {named('step', steps)} are unknown{advice}.",
+            "info" if is_shown else "warning",
         )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import Ints, Measure, Pieces, union
+from ddptrace.analysis.intervals import Ints, Measure, Pieces, subtract, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import OTHER, PHASE_NAMES
 from ddptrace.analysis.tables.ranks import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
@@ -24,6 +24,7 @@ from ddptrace.load.tables import Intervals
 from ddptrace.schema import Evidence, Origin
 
 NO_SEQ: Final = -1
+UNRECORDED: Final = -2
 START, STEP, GAP, CALL, BLOCKED = range(5)
 """What is put in a trail; of what begins at one instant, in this order."""
 KINDS: Final = np.array((WAIT, STEP_END, WAIT, LAUNCH, WAIT), np.int64)
@@ -120,6 +121,8 @@ def _on_device(view: RankView) -> Iterator[Event]:
             idle_from = max(comm.begin_at_ns, min(worked_until, comm.end_at_ns))
             if idle_from < comm.end_at_ns:
                 yield idle_from, BLOCKED, comm.end_at_ns, comm.seq, -1
+    for begin, end in subtract(view.unclaimed, work).tolist():
+        yield begin, BLOCKED, end, UNRECORDED, -1
 
 
 def _device_steps(view: RankView) -> Pieces:

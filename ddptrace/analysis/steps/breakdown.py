@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.collectives.execution import executions, weakest
 from ddptrace.analysis.intervals import Ints, Measure, intersect, pairs, subtract, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import PHASE_NAMES, phase_totals, stretches
@@ -123,20 +123,25 @@ def remote_idle(view: RankView) -> Intervals:
 
 
 def communicating(view: RankView) -> Intervals:
-    """Union of all executions that are known."""
-    known = ((c.begin_at_ns, c.end_at_ns) for c in view.comms)
-    return union(pairs((begin, end) for begin, end in known if begin is not None and end is not None))
+    """Union of all executions that are known, and of kernels of no recorded call."""
+    return union(executions(view.comms), view.unclaimed)
+
+
+def unclaimed_ns(view: RankView) -> Ints:
+    """By step: how long only kernels of no recorded call communicated."""
+    return Measure(view.unclaimed).within(view.windows.begins, view.windows.ends)
 
 
 def _waits(view: RankView) -> list[int | None]:
     """By step: how long the host was blocked, without what it computed meanwhile. None where the step has
-    communication and of none of it is known whether the host waited."""
+    communication and of none of it is known whether the host waited, or where calls may not have been recorded."""
     waited = _within(view, subtract(view.waits.host, view.host_compute)).tolist()
     known: dict[int, bool] = defaultdict(bool)
     launches = np.array([comm.launch_at_ns for comm in view.comms], np.int64)
     for comm, step in zip(view.comms, view.steps.at(launches).tolist(), strict=True):
         known[step] |= comm.seq in view.waits.by_seq
-    return [ns if ns or known.get(step, True) else None for step, ns in enumerate(waited)]
+    lacking = zip(waited, view.unrecorded.tolist(), strict=True)
+    return [None if lacks or not (ns or known.get(step, True)) else ns for step, (ns, lacks) in enumerate(lacking)]
 
 
 def _under_profiler(view: RankView) -> set[int]:
@@ -151,6 +156,8 @@ def _evidence(view: RankView) -> dict[int, Evidence | None]:
     seen: dict[int, set[Evidence | None]] = defaultdict(set)
     for step, comm in zip(view.shares.step.tolist(), view.shares.comm.tolist(), strict=True):
         seen[step].add(view.comms[comm].evidence)
+    for step in np.flatnonzero(unclaimed_ns(view)).tolist():
+        seen[step].add(Evidence.DEVICE)
     return {step: weakest(evidences) for step, evidences in seen.items()}
 
 

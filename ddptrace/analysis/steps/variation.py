@@ -23,8 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.device.rows import device_spans
-from ddptrace.analysis.device.steps import DeviceWindow
+from ddptrace.analysis.device.steps import DeviceWindow, device_spans
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, subtract, union
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import RankView

@@ -60,15 +60,17 @@ class UnitRow:
 @dataclass(frozen=True, slots=True)
 class DimensionRow:
     """What the communication along one dimension of parallelism cost one step of one rank. A step's rows add up to its
-    `exposed_comm_ns`. `exposed_charged_ns` = `peer_wait_ns` + `bubble_ns` + `transfer_ns` + `unmatched_ns`."""
+    `exposed_comm_ns`: the one of dimension "unknown" has communication kernels of no recorded call, while no recorded
+    collective ran. `exposed_charged_ns` = `peer_wait_ns` + `bubble_ns` + `transfer_ns` + `unmatched_ns`."""
 
     rank: int  # global rank
     step: int  # ordinal of the step
-    dimension: str  # of parallelism: "dp", "fsdp", "tp", "pp", "ep", "cp" or "other"
+    dimension: str  # of parallelism: "dp", "fsdp", "tp", "pp", "ep", "cp" or "other"; "unknown" as above
     mesh: str  # the DeviceMesh's own name of the dimension; empty where it has none, or none is known
-    calls: int  # collectives that ran in the step
-    nbytes: int | None  # of the larger side of those that began in it; None where a foreign trace does not tell
-    comm_ns: int | None  # they ran, each by itself
+    calls: int | None  # collectives that ran in the step; None for "unknown"
+    nbytes: int | None  # of the larger side of those that began in it; None for "unknown", and where a foreign trace
+    #   does not tell
+    comm_ns: int | None  # they ran, each by itself; of "unknown", any of them
     exposed_charged_ns: int | None  # their share of the step's exposed communication
     peer_wait_ns: int | None = None  # part of it before the last rank had come; None, as the next three, where
     #   exposed_charged is

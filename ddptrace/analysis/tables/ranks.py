@@ -174,7 +174,7 @@ class Trail:
     rank: int
     kind: Ints  # LAUNCH, WAIT or STEP_END
     at_ns: Ints  # of a wait, its end
-    seq: Ints  # of the collective; -1 at the end of a step, and of a wait for nothing
+    seq: Ints  # of the collective, -2 of one that was not recorded; -1 at the end of a step, and of a wait for nothing
     step: Ints  # that it lies in; -1 outside
     local_ns: Ints
     on_device: bool = False  # it is the device's time: a launch is the begin of an execution

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,7 @@ delay is not played. It is where a file may lack work, as it often lacks kernels
 RUNS: Final = np.array([Span.COMPUTE, Span.TRANSFER, Span.MEMORY], np.uint8)
 """By Work."""
 NEVER: Final = -(2**61)
+EXECUTION: Final = ("exec_start_at_ns", "exec_end_at_ns")
 FOREVER: Final = 2**61
 
 
@@ -96,8 +97,9 @@ def _executions(result: Result) -> dict[tuple[int, int], CollectiveRow]:
     """By rank and seq: each call whose execution is known, from its begin to its last end."""
     found: dict[tuple[int, int], CollectiveRow] = {}
     for row in result.collectives:
-        if row.exec_start_at_ns is not None and row.part == 0:
-            found[row.rank, row.seq] = row
+        key = row.rank, row.seq
+        if row.exec_start_at_ns is not None:
+            found[key] = replace(found[key], exec_end_at_ns=row.exec_end_at_ns) if key in found else row
     return found
 
 
@@ -252,13 +254,18 @@ def _delays(since: Ints, causes: Ints, most: int) -> Ints:
 
 
 def _calls_of(work: DeviceWork, rows: Sequence[tuple[CollectiveRow, int]]) -> Ints:
-    """By work: position of the collective that a communication kernel is a part of, NONE for none."""
+    """By work: position of the collective that a communication kernel is a part of, the latest begun that still runs;
+    NONE for none."""
     rows = sorted(rows, key=lambda row: row[0].exec_start_at_ns or 0)
-    begins = np.array([row.exec_start_at_ns for row, _ in rows], np.int64)
+    begins, ends = (np.array([getattr(row, name) for row, _ in rows], np.int64) for name in EXECUTION)
+    reach = np.maximum.accumulate(ends)
     found = np.full(len(work.kind), NONE, np.int64)
     for one in np.flatnonzero(work.kind == Work.COMM).tolist():
-        place = int(np.searchsorted(begins, work.begin_at_ns[one], side="right")) - 1
-        if place >= 0:
+        at = int(work.begin_at_ns[one])
+        place = int(np.searchsorted(begins, at, side="right")) - 1
+        while place >= 0 and ends[place] <= at < reach[place]:
+            place -= 1
+        if place >= 0 and at < max(ends[place], begins[place] + 1):
             found[one] = rows[place][1]
     return found
 

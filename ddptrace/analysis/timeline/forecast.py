@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddptrace.analysis.collectives.transfers import transfers
 from ddptrace.analysis.intervals import Ints, clip, subtract, total, union
@@ -25,6 +26,7 @@ from ddptrace.analysis.tables.steps import SavingRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.build import StepEnd, Timeline, timeline_of
 from ddptrace.analysis.timeline.graph import Floats, Span
+from ddptrace.analysis.timeline.rank_window import NONE
 from ddptrace.analysis.whatif.predict import uncertainty
 from ddptrace.analysis.whatif.tables import NO_UNITS, Prediction, Setting, WhatIf
 from ddptrace.errors import DdptraceError
@@ -185,9 +187,8 @@ class TimelinePredictor:
     @cached_property
     def _sent_ns(self) -> Floats:
         """By step and rank: the transfers that began in it, together."""
-        graph = self.timeline.graph
+        graph, sends = self.timeline.graph, _sends(self.timeline)
         moved = np.zeros(len(graph.at_ns))
-        sends = (graph.span == Span.TRANSFER) & np.isin(graph.source, self.timeline.works[:, 0])
         moved[graph.source[sends]] = graph.ns[sends]
         return np.array([self._in_step(step, moved) for step in self.steps])
 
@@ -259,6 +260,8 @@ class TimelinePredictor:
                 f"Files of {ranks} of {world} ranks are here: how long a collective waited for the other ranks is not"
                 " known, and counts as its transfer."
             )
+        if changes_network(setting) and _sends_unrecorded(self.timeline).any():
+            yield "Kernels of no recorded call count as transfer, also while they waited for other ranks."
         if changes_network(setting):
             yield self._contention()
         if setting.is_half:
@@ -312,6 +315,18 @@ def _lengths(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
     return ns
 
 
+def _sends(timeline: Timeline) -> NDArray[np.bool_]:
+    """By arrow, whether it is a kernel that communicates."""
+    sends: NDArray[np.bool_] = timeline.graph.span == Span.TRANSFER
+    return sends & np.isin(timeline.graph.source, timeline.works[:, 0])
+
+
+def _sends_unrecorded(timeline: Timeline) -> NDArray[np.bool_]:
+    """By arrow, whether it is such a kernel of no recorded call."""
+    is_unknown: NDArray[np.bool_] = timeline.graph.call == NONE
+    return _sends(timeline) & is_unknown
+
+
 def _transfer_ns(timeline: Timeline, setting: Setting, start_ns: Floats) -> Floats:
     """What each transfer takes over the link of the setting."""
     graph = timeline.graph
@@ -331,6 +346,9 @@ def is_whole_gradient(row: CollectiveRow) -> bool:
 # When there is no answer ----------------------------------------------------------------------------------------------
 
 
+UNRECORDED: Final = "no collective of the profiled steps was recorded, so nothing shows how long each waited for ranks"
+
+
 def _refusal_of(timeline: Timeline, setting: Setting) -> str | None:
     """Say why nothing can be said; None where something can."""
     return next(_refusals(timeline, setting), None)
@@ -344,8 +362,8 @@ def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
         yield NO_UNITS
     if setting.of_pipeline:
         yield "schedules of pipelines are predicted of runs without profiler windows of a GPU only"
-    if changes_network(setting) and not timeline.calls:
-        yield "no collective ran in the profiled steps"
+    if changes_network(setting) and not (_sends(timeline) & ~_sends_unrecorded(timeline)).any():
+        yield UNRECORDED if _sends_unrecorded(timeline).any() else "no collective ran in the profiled steps"
     if setting.is_half and not any(map(is_whole_gradient, timeline.calls)):
         yield "no collective is known to reduce gradients of 32 bits"
     if setting.free_data and not (timeline.graph.span == Span.DATA).any():

@@ -12,6 +12,7 @@ from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
+from ddptrace.analysis.units.members import UNKNOWN
 from ddptrace.load.tables import UnitKind
 from ddptrace.schema import Evidence
 
@@ -134,13 +135,18 @@ class DimensionDigest:
 
     dimension: str
     mesh: str  # empty where it has no name, or none is known
-    calls: float
+    calls: float | None  # None where no step knows it
     exposed_charged_ns: int | None  # None where not all of the steps know it, as the next four, which add up to it
     step_ratio: float | None
     peer_wait_ns: int | None  # as in `dimensions`
     bubble_ns: int | None
     transfer_ns: int | None
     unmatched_ns: int | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its collectives were recorded."""
+        return self.dimension != UNKNOWN
 
 
 def dimensions(result: Result) -> list[DimensionDigest]:
@@ -156,11 +162,16 @@ def dimensions(result: Result) -> list[DimensionDigest]:
     return sorted(found, key=lambda one: -(one.exposed_charged_ns or 0))
 
 
+def unrecorded_ns(result: Result) -> int:
+    """Return how long a typical step is exposed to kernels of no recorded call."""
+    return next((one.exposed_charged_ns or 0 for one in dimensions(result) if not one.is_known), 0)
+
+
 def _dimension(place: tuple[str, str], rows: Sequence[DimensionRow], steps: int, window_ns: int) -> DimensionDigest:
     exposed = _whole(rows, "exposed_charged_ns")
     return DimensionDigest(
         *place,
-        sum(row.calls for row in rows) / steps,
+        None if (calls := _whole(rows, "calls")) is None else calls / steps,
         None if exposed is None else round(exposed / steps),
         exposed / window_ns if exposed is not None and window_ns else None,
         *(None if (ns := _whole(rows, part)) is None else round(ns / steps) for part in PARTS),

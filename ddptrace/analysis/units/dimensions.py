@@ -16,21 +16,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.clocks.aligned import UNKNOWN, Uncertainty
+from ddptrace.analysis.clocks.aligned import UNKNOWN as APART
+from ddptrace.analysis.clocks.aligned import Uncertainty
 from ddptrace.analysis.collectives.execution import paying_from
-from ddptrace.analysis.intervals import Ints, Measure
+from ddptrace.analysis.intervals import Ints, Measure, subtract
 from ddptrace.analysis.pipeline.turns import Blocked
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.run_view import RunView
+from ddptrace.analysis.steps.breakdown import unclaimed_ns
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.parallelism import DimensionRow, Kind, MessageRow, ParallelismRow
 from ddptrace.analysis.tables.ranks import ArrivalRow
-from ddptrace.analysis.units.members import PP, Place
+from ddptrace.analysis.units.members import PP, UNKNOWN, Place
 from ddptrace.load.tables import Identity
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence, Origin
@@ -45,7 +48,20 @@ class _Sum:
 
 
 def dimension_rows(view: RankView) -> list[DimensionRow]:
-    """List the dimensions of each step along which collectives ran that are known, in time order."""
+    """List the dimensions of each step along which collectives ran that are known, in time order. Those of a step add
+    up to its exposed communication: kernels of no recorded call are in a row of the dimension "unknown"."""
+    return sorted(chain(_known_dimensions(view), _unknown_dimension(view)), key=lambda row: row.step)
+
+
+def _unknown_dimension(view: RankView) -> Iterator[DimensionRow]:
+    begins, ends = view.windows.begins, view.windows.ends
+    exposed_ns = Measure(subtract(view.unclaimed, view.compute)).within(begins, ends)
+    for mark, ran, exposed in zip(view.rank.steps, unclaimed_ns(view).tolist(), exposed_ns.tolist(), strict=True):
+        if ran:
+            yield DimensionRow(view.rank.rank, mark.ordinal, UNKNOWN, "", None, None, ran, exposed)
+
+
+def _known_dimensions(view: RankView) -> list[DimensionRow]:
     sums: defaultdict[int, defaultdict[Place, _Sum]] = defaultdict(lambda: defaultdict(_Sum))
     shares, previous = view.shares, -1
     for at, step, begin, end, charged in zip(
@@ -182,7 +198,8 @@ def split_dimensions(run: RunView) -> Iterator[DimensionRow]:
         parts = _parts(rank, arrivals.get(number, ()), messages.get(number, ()), launches)
         for one in rank.rows["dimensions"]:
             bubble = bubbles[number, one.step] if one.dimension == PP else 0
-            yield _split(one, parts.get((one.step, one.dimension, one.mesh), _Parts()), bubble)
+            nothing = _Parts(unmatched_ns=one.exposed_charged_ns or 0 if one.dimension == UNKNOWN else 0)
+            yield _split(one, parts.get((one.step, one.dimension, one.mesh), nothing), bubble)
 
 
 def _by_rank(rows: Iterable[ArrivalRow] | Iterable[MessageRow]) -> Mapping[int, list[Any]]:
@@ -288,7 +305,7 @@ def _last_launches(run: RunView) -> Mapping[tuple[int, int], int]:
     for (_, ranks, _), rows in together.items():
         last = max(row.launch_at_ns for row in rows)
         is_whole = len(rows) == len(ranks) and len({row.op for row in rows}) == 1
-        if is_whole and uncertainty.between(ranks, np.array([last]))[0] != UNKNOWN:
+        if is_whole and uncertainty.between(ranks, np.array([last]))[0] != APART:
             found |= {(row.rank, row.seq): last for row in rows}
     return found
 

@@ -123,6 +123,8 @@ def _reason(call: Call, kind: UnitKind | None) -> str:
 
 
 DP, FSDP, TP, PP, EP, CP, OTHER = "dp", "fsdp", "tp", "pp", "ep", "cp", "other"
+UNKNOWN: Final = "unknown"
+"""Of kernels of no recorded call."""
 
 NAMES_OF_DIMENSIONS: Final = (
     (FSDP, r"fsdp|shard"),

@@ -17,6 +17,7 @@ from ddptrace.findings import (
     RECORDS_DAMAGED,
     RECORDS_DROPPED,
     RECORDS_TORN,
+    STOPPED_WATCHING,
     UNKNOWN,
     Finding,
 )
@@ -149,6 +150,7 @@ class _Builder:
             device_events=self._device_events(),
             units=described_units(self.json(Kind.UNIT)),
             unit_events=unit_events(self.rows(Kind.UNIT_MARK)),
+            unrecorded_from_at_ns=self._unrecorded_from(),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         files_let_go = max((row[A] for row in self.rows(Kind.FILE_LET_GO)), default=0)
@@ -157,6 +159,12 @@ class _Builder:
     def _device_events(self) -> DeviceEvents | None:
         marks, name = self.rows(Kind.DEVICE_MARK), self.text(device_name(self.ties))
         return device_events(self.ties, marks, self.stream_waits.get(0, ()), name)
+
+    def _unrecorded_from(self) -> int | None:
+        """When ddptrace stopped watching collectives; None where it never did."""
+        begin = f"{STOPPED_WATCHING} collectives:"
+        notes = self.events.described(self.rows(Kind.NOTE))
+        return min((row[BEGIN] for row, note in notes if str(note.get("message")).startswith(begin)), default=None)
 
     def _span(self) -> tuple[int, int]:
         begins = self.events.events["begin"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import EXEC_UNCLAIMED, EXEC_UNLINKED, WINDOW_EMPTY, WINDOW_UNREADABLE, WINDOWS_LET_GO, Finding
@@ -131,6 +132,7 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
         joined.searched_ns,
         joined.buffers,
         host_calls=joined.host_calls,
+        unclaimed=joined.unclaimed,
     )
 
 
@@ -156,6 +158,7 @@ class Joined:
     searched_ns: tuple[int, ...]  # as in `Window`
     buffers: tuple[tuple[int, int], ...]  # as in `Window`
     host_calls: HostCalls | None  # as in `Window`
+    unclaimed: NDArray[np.bool_] | None  # as in `Window`
 
 
 def join_window(
@@ -176,7 +179,7 @@ def join_window(
     `opened`: begin and end of the window, None where torch did not tell them."""
     window = WindowEvents.of(events, calls, unix_to_at)
     events = window.events
-    execs, strange_kernels = _device_execs(window, rules)
+    execs, strange = _device_execs(window, rules)
     on_device = {window.calls[seq].group for seq in execs}
     on_host = [call for call in calls if call.group not in on_device]
     backend, doubtful, strange_ranges = BackendLink(window, on_host, done_threads, over_by).execs()
@@ -184,7 +187,10 @@ def join_window(
     threads = None if events.on_device else thread_ranges(events, training_threads)
     compute = union(works.spans(Work.COMPUTE)) if threads is None else computing(threads)
     operators = None if threads is None else operator_work(events, threads)
-    findings = _link_findings(where, len(events.name), doubtful, strange_kernels, 0 if doubtful else strange_ranges)
+    unclaimed = np.isin(works.position, strange)
+    launched = int((works.launch[unclaimed] != NOTHING).sum())
+    ranges = 0 if doubtful else strange_ranges
+    findings = _link_findings(where, len(events.name), doubtful, launched, len(strange) - launched, ranges)
     memory = union(works.spans(Work.MEMORY))
     idle = device_idle(events, works, _training_lane(events, training_threads), *_span(events, opened))
     return Joined(
@@ -199,6 +205,7 @@ def join_window(
         _searched(events),
         buffer_broadcasts(events),
         host_calls(events, works),
+        unclaimed if len(strange) else None,
     )
 
 
@@ -223,16 +230,16 @@ def _searched(events: KinetoEvents) -> tuple[int, ...]:
     return tuple((events.end_ns[found] - events.begin_ns[found]).tolist())
 
 
-def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:
-    """The hull of each call's communication kernels, by seq, and how many such kernels no recorded call launched.
-    Calls that were started together share theirs."""
+def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], list[int]]:
+    """The hull of each call's communication kernels, by seq, and the positions of those that no recorded call
+    launched. Calls that were started together share theirs."""
     events = window.events
     launches = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != NO_CORRELATION))
     seq_of = {int(events.correlation[launch]): seq for launch, seq in window.issued_by(launches).items()}
     kernels: dict[int | None, list[int]] = {}
     for kernel in np.flatnonzero(communication_kernels(events, rules)).tolist():
         kernels.setdefault(seq_of.get(int(events.correlation[kernel])), []).append(kernel)
-    strange = len(kernels.pop(None, []))
+    strange = kernels.pop(None, [])
     hulls = {seq: _hull(window, mine) for seq, mine in kernels.items() if seq is not None}
     return {each: hull for seq, hull in hulls.items() for each in window.started_with(seq)}, strange
 
@@ -248,18 +255,28 @@ def _hull(window: WindowEvents, kernels: list[int]) -> ExecRange:
     )
 
 
+COUNTED: Final = "in profiled steps they count as communication, but of no bucket, unit or known dimension"
+
+
 def _link_findings(
-    where: str, events: int, doubtful: Sequence[int], strange_kernels: int, strange_ranges: int
+    where: str, events: int, doubtful: Sequence[int], launched: int, queued: int, ranges: int
 ) -> tuple[Finding, ...]:
+    """`launched`, `queued`: kernels of no recorded call, by whether the file holds their launch; `ranges`: likewise, of
+    the backend."""
     listed = ", ".join(map(str, doubtful[:8])) + (" …" if len(doubtful) > 8 else "")
     doubt = (
         f"{len(doubtful)} collectives (seq {listed}) ran in the window, but the backend's ranges cannot be assigned to "
         "them: their execution is based on weaker evidence"
     )
-    strange = f"{strange_kernels} communication kernels and {strange_ranges} backend ranges belong to no recorded call"
     said = [
         (not events, WINDOW_EMPTY, "the profiler's file holds no events of work"),
         (doubtful, EXEC_UNLINKED, doubt),
-        (strange_kernels or strange_ranges, EXEC_UNCLAIMED, strange),
+        (launched, EXEC_UNCLAIMED, f"{launched} of the communication kernels came from no recorded call: {COUNTED}"),
+        (queued, EXEC_UNCLAIMED, f"{queued} of the communication kernels were queued before the window: {COUNTED}"),
+        (
+            ranges,
+            EXEC_UNCLAIMED,
+            f"{ranges} of the backend's ranges came from no recorded call: no step counts them",
+        ),
     ]
     return tuple(kind(where, message) for applies, kind, message in said if applies)

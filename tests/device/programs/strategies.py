@@ -35,6 +35,7 @@ class Strategy:
     ranks: tuple[int, ...] = (2,)
     host_bound: bool = False  # kernels are as short as they are, so that the device waits for the host
     relative_error: float = 0.0  # of losses against the CPU's; 0: the device's own
+    gpu_error: float = 0.0  # of losses between two trainings on a GPU, none traced; 0: they have the same bits
 
 
 def layers(device: str, seed: int = 0) -> nn.Sequential:
@@ -292,6 +293,9 @@ def experts(device: str) -> Step:
 
 REDUCERS: Final[Mapping[str, Callable[..., nn.Module]]] = {"stock": stock, "own": own}
 HALF: Final = 1e-3  # half precision rounds what it computes in another order differently
+POWER_SGD: Final = 1e-2
+"""Seven trainings on an H100 without a trace ended with five different losses, up to 1.8e-3 apart, of the same first
+five. Presumably, since the hook lets go of memory of one stream which its callbacks still read on others."""
 
 
 def strategies() -> dict[str, Strategy]:
@@ -303,7 +307,7 @@ def strategies() -> dict[str, Strategy]:
             "unused": Strategy(partial(unused, wrap), LAYERS),
             "allreduce_hook": Strategy(partial(hooked, wrap, allreduce_hook), LAYERS),
             "fp16_hook": Strategy(partial(hooked, wrap, fp16_hook), LAYERS, relative_error=HALF),
-            "powersgd": Strategy(partial(hooked, wrap, power_sgd_hook), LAYERS, on_cpu=False),
+            "powersgd": Strategy(partial(hooked, wrap, power_sgd_hook), LAYERS, on_cpu=False, gpu_error=POWER_SGD),
             "scaled": Strategy(partial(scaled, wrap), LAYERS, relative_error=5e-2),
             "loaded": Strategy(partial(loaded, wrap), LAYERS),
         }
