@@ -633,8 +633,7 @@ DEVICE_UNTIMED = FindingKind(
     "device-untimed",
     Chapter.BASIS,
     "info",
-    "in some steps a CUDA graph was captured, too many events were under way, or watching collectives had failed: their"
-    " device times are unknown",
+    "a CUDA graph was captured in some steps, or too many events were under way: their device times are unknown",
     "look at the other steps",
     sections=(Section.MEASURED,),
 )

@@ -321,8 +321,7 @@ class Session:
     def _find_device(self, root: torch.nn.Module) -> None:
         """Time the device of the first model that is on one."""
         if self._device is None:
-            watched = self.surfaces["device"], self.surfaces["collectives"]
-            self._device = events_of(root, self.recorder, *watched)
+            self._device = events_of(root, self.recorder, self.surfaces["device"])
             if self._device is not None:
                 watch_captures(self._patches, self._device)
                 watch_waits(self._patches, self._device)

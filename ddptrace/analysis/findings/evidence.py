@@ -156,8 +156,8 @@ def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         steps = sorted({step for rank in lacking for step in rank.untimed})
         yield DEVICE_UNTIMED(
             where,
-            f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, too many"
-            " events of the device were under way, or ddptrace had stopped watching collectives.",
+            f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, or too"
+            " many events of the device were under way.",
         )
 
 

@@ -74,14 +74,12 @@ class Still(NamedTuple):
 
 
 class DeviceTimer:
-    """The events of one device. Its methods never wait: what the device does is learned later. If `collectives` fails,
-    nothing tells any more what the streams wait for, and nothing is timed from there on."""
+    """The events of one device. Its methods never wait: what the device does is learned later."""
 
-    def __init__(self, api: DeviceApi, recorder: Recorder, surface: Surface, collectives: Surface) -> None:
+    def __init__(self, api: DeviceApi, recorder: Recorder, surface: Surface) -> None:
         self._api = api
         self._recorder = recorder
         self._surface = surface
-        self._collectives = collectives
         self._name = recorder.intern(str(api.device))
         self._clock = DeviceClock(api)
         self._tied_ns = 0  # when it was tied to the host's last
@@ -203,7 +201,7 @@ class DeviceTimer:
 
     def _probe(self) -> Still | None:
         with self._probing:
-            if self._compute is None or self._is_exhausted or self._must_not_time():
+            if self.captures or self._compute is None or self._api.is_captured() or self._is_exhausted:
                 return None
             placed, event = _now(), self._here(self._compute)
             return None if event is None else Still(placed, event)
@@ -269,8 +267,8 @@ class DeviceTimer:
         self._place(Placed(CALL, on_marks, launch, seq, ready, self._here(), ran_here=True))
 
     def _event(self) -> Any:
-        """Return an unused event; None if all are under way, or nothing must be timed here."""
-        if self._must_not_time():
+        """Return an unused event; None if all are under way, or a graph is being captured."""
+        if self.captures or self._api.is_captured():
             self._recorder.event(MARK, UNTIMED, 0, _now(), 0)
             return None
         try:
@@ -282,9 +280,6 @@ class DeviceTimer:
         self._skipped += 1
         self._recorder.event(MARK, UNTIMED, 0, _now(), 0)
         return None
-
-    def _must_not_time(self) -> bool:
-        return bool(self.captures or not self._collectives.on or self._api.is_captured())
 
     def _place(self, placed: Placed) -> None:
         self._placed.append(placed)
@@ -378,8 +373,8 @@ class DeviceTimer:
         return ns if 0 < ns <= LONGEST_DURATION_NS else 0
 
 
-def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface, collectives: Surface) -> DeviceTimer | None:
+def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceTimer | None:
     """Return the events of the device that a module is on; None if it is on none that has timed events."""
     parameter = next((one for _, module in named_modules(root) for one in parameters_of(module)), None)
     api = None if parameter is None else api_of(parameter.device)
-    return None if api is None else DeviceTimer(api, recorder, surface, collectives)
+    return None if api is None else DeviceTimer(api, recorder, surface)
