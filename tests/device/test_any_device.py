@@ -229,7 +229,7 @@ def devices(result: Any) -> Json:
 
 
 @pytest.mark.skipif(not ON_GPU, reason="only a GPU has graphs")
-@pytest.mark.parametrize("way", ["whole", "graphed", "compiled"])
+@pytest.mark.parametrize("way", ["whole", "graphed", "compiled", "foreign"])
 def test_a_program_that_captures_graphs_trains_as_without_a_trace(
     on_any_device: RunProgram, tmp_path: Path, found: Found, way: str
 ) -> None:

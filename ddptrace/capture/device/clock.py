@@ -13,9 +13,11 @@ the event from which the next distances are measured.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -46,7 +48,7 @@ _now = time.perf_counter_ns
 class DeviceApi:
     """Makes events and streams of one device. `inside(stream)` makes the stream current, and waits for nothing.
     `selected()` makes the device current: CUDA would take half a gigabyte of the first GPU's memory for a thread that
-    asks for an event of another one."""
+    asks for an event of another one. `beside_captures()`: in it, asking for an event ends no capture of a graph."""
 
     device: torch.device
     new_event: Callable[[], Any]
@@ -54,6 +56,7 @@ class DeviceApi:
     event_type: type
     inside: Callable[[Any], AbstractContextManager[Any]]
     selected: Callable[[], AbstractContextManager[Any]]
+    beside_captures: Callable[[], AbstractContextManager[Any]]
     current: Callable[[], Any]  # the current stream
     is_captured: Callable[[], bool]  # whether the current stream is being captured into a graph
     may_wait: bool  # whether a stream of ours may wait without holding up others
@@ -73,10 +76,41 @@ def api_of(device: torch.device) -> DeviceApi | None:
         module.Event,  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
         lambda: module.device(device),  # type: ignore[union-attr]
+        _capture_guard(device),
         lambda: module.current_stream(),  # type: ignore[union-attr]
         getattr(module, "is_current_stream_capturing", lambda: False),
         _has_queues(),
     )
+
+
+CUDA: Final = "libcuda.so.1"
+RELAXED: Final = 2
+"""CUDA's mode of a thread whose calls end no capture that another thread, or a library, has begun."""
+
+
+def _capture_guard(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    if device.type == "cuda":
+        with contextlib.suppress(OSError, AttributeError):  # not of NVIDIA, or an older driver
+            return CaptureGuard(ctypes.CDLL(CUDA).cuThreadExchangeStreamCaptureMode)
+    return contextlib.nullcontext
+
+
+class CaptureGuard:
+    """Makes the calling thread's mode relaxed for a while. The program's own mode is put back, for its mistakes to show
+    as without a trace."""
+
+    def __init__(self, exchange: Callable[[Any], object]) -> None:
+        """`exchange(pointer)` puts the thread's mode where the new one is read from."""
+        self._exchange = exchange
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        mode = ctypes.c_int(RELAXED)
+        self._exchange(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._exchange(ctypes.byref(mode))
 
 
 def _has_queues() -> bool:

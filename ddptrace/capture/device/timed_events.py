@@ -196,19 +196,25 @@ class DeviceTimer:
         self._place(Placed(MARK, STILL, still.placed, 0, still.event, until=until))
 
     def _has_caught_up(self) -> bool:
-        with self._probing:
+        with self._probing, self._api.beside_captures():
             return not self.captures and self._last is not None and bool(self._last.query())
 
     def _probe(self) -> Still | None:
         with self._probing:
-            if self.captures or self._compute is None or self._api.is_captured() or self._is_exhausted:
+            if self.captures or self._compute is None or self._is_exhausted:
                 return None
-            placed, event = _now(), self._here(self._compute)
+            with self._api.beside_captures(), self._api.inside(self._compute):
+                if self._api.is_captured():
+                    return None
+                placed, event = _now(), self._here()
             return None if event is None else Still(placed, event)
 
     def _before_wait(self, awaited: Any, stream: Any) -> tuple[int, Any] | None:
-        if self.captures or self._api.is_captured() or awaited.query():
+        if self.captures or self._api.is_captured():
             return None
+        with self._api.beside_captures():
+            if awaited.query():
+                return None
         event = self._here(stream)
         return None if event is None else (_now(), event)
 
@@ -324,7 +330,7 @@ class DeviceTimer:
             )
 
     def _look_here(self) -> None:
-        with self._api.selected():
+        with self._api.selected(), self._api.beside_captures():
             self._look()
 
     def _look(self) -> None:

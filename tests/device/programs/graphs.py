@@ -1,13 +1,16 @@
 """Trains with CUDA graphs, without a trace and under one: `graphs.py RUN OUT WAY`. It needs a GPU.
 
-WAY is `whole` (a graph of the whole step of stock DDP), `graphed` (`torch.cuda.make_graphed_callables`) or `compiled`
-(`torch.compile` captures graphs by itself). Rank R leaves `told-R.json`: the losses of both trainings.
+WAY is `whole` (a graph of the whole step of stock DDP), `graphed` (`torch.cuda.make_graphed_callables`), `compiled`
+(`torch.compile` captures graphs by itself) or `foreign` (a library captures one by CUDA's own functions, and takes its
+time). Rank R leaves `told-R.json`: the losses of both trainings.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,6 +26,8 @@ from tests.device.device import HERE
 
 WARM, STEPS = 11, 8  # DDP is to be captured after ten steps or more
 WIDTH, ROWS = 256, 32
+GLOBAL: Final = 0  # CUDA's mode of a capture that no thread may disturb
+CAPTURED_S: Final = 2.0  # in which ddptrace looks for events several times
 
 Train = Callable[[nn.Module, list[Tensor]], list[Tensor]]
 
@@ -58,6 +63,16 @@ def compiled(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
     return eagerly(DistributedDataParallel(torch.compile(model, mode="reduce-overhead")), batches)  # type: ignore[arg-type]
 
 
+def foreign(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
+    losses = eagerly(DistributedDataParallel(model), batches)
+    runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).partition('.')[0]}")
+    stream, graph = ctypes.c_void_p(torch.cuda.Stream().cuda_stream), ctypes.c_void_p()
+    assert runtime.cudaStreamBeginCapture(stream, GLOBAL) == 0
+    time.sleep(CAPTURED_S)
+    assert runtime.cudaStreamEndCapture(stream, ctypes.byref(graph)) == 0
+    return losses
+
+
 def eagerly(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -74,7 +89,7 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -
     return loss.detach()
 
 
-WAYS: Final[dict[str, Train]] = {one.__name__: one for one in (whole, graphed, compiled)}
+WAYS: Final[dict[str, Train]] = {one.__name__: one for one in (whole, graphed, compiled, foreign)}
 
 
 def trained(way: str, around: AbstractContextManager[Any]) -> list[float]:
