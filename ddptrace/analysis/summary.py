@@ -26,7 +26,7 @@ from ddptrace.units import duration, named, percent
 PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
 PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
 PAUSED_MAX_RATIO: Final = 0.01
-CUT_MAX_RATIO: Final = 0.6
+CUT_MAX_RATIO: Final = 0.9
 """A device window below this share of the following ones, in a step whose host time is not, was cut."""
 MIN_OTHERS: Final = 2
 LEAST_UNPROFILED: Final = 5
@@ -257,7 +257,7 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     unprofiled = [row for row in steady if not row.under_profiler]
     outside, inside = ({row.step for row in steady if row.under_profiler is one} for one in (False, True))
     if len(outside) < min(LEAST_UNPROFILED, len(inside)):
-        return _middle_of(_uncut([row for row in steady if row.under_profiler]), "profiled steps")
+        return _middle_of(uncut_steps([row for row in steady if row.under_profiler]), "profiled steps")
     left_out = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
     return _middle_of(unprofiled, f"steps except the {left_out} ones")
 
@@ -269,7 +269,7 @@ def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     compute; else the typical steps.
     """
     typical, population = typical_steps(rows)
-    profiled = _uncut(steady_steps([row for row in rows if row.profiled]))
+    profiled = uncut_steps(steady_steps([row for row in rows if row.profiled]))
     if not profiled or (all(row.is_seen for row in typical) and not _are_alike(profiled, typical)):
         return typical, population
     return _middle_of(profiled, "profiled steps")
@@ -296,9 +296,10 @@ def steady_steps(rows: Sequence[StepRow]) -> list[StepRow]:
     return [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
 
 
-def _uncut(rows: Sequence[StepRow]) -> list[StepRow]:
+def uncut_steps(rows: Sequence[StepRow]) -> list[StepRow]:
     """Leave out a profiler window's first step where the recording shows only the end of its device time: the device
-    works far behind the host, and kernels whose launch is not in the file belong to no step."""
+    works far behind the host, and kernels whose launch is not in the file belong to no step; or it was idle for long
+    before that step, since when is not in the file."""
     cut = {
         (rank, row.step)
         for rank, mine in _by_rank(rows).items()

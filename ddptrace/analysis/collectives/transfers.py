@@ -16,6 +16,8 @@ from ddptrace.analysis.result import Result
 from ddptrace.ops import FACTORS
 from ddptrace.schema import Evidence
 
+FEW_NBYTES: Final = 1 << 16
+"""This much takes half a millisecond at 1 Gbit/s: if it takes longer, the rest is latency or waiting."""
 SIZES_MIN: Final = 3
 SPAN_MIN: Final = 16
 """The largest size is at least so many times the smallest, or start and rate cannot be told apart."""

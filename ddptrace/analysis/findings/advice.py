@@ -8,7 +8,8 @@ from operator import itemgetter
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
+from ddptrace.analysis.collectives.transfers import FEW_NBYTES
+from ddptrace.analysis.findings.collectives import exposed_collective
 from ddptrace.analysis.findings.waiting import MeanWait, device_waits, mean_wait
 from ddptrace.analysis.pipeline.digest import idle_in_pipelines_ns, pipeline_digests
 from ddptrace.analysis.rank_tables import RankFacts

@@ -227,11 +227,21 @@ class _Window:
         before."""
         ends = self.step_ends
         yield Arrows.of(ends[:-1], ends[1:], Span.ORDER, 0, self.rank)
+        yield self._to_first_begin()
         keys = zip(self.step_of.tolist(), self.work.stream.tolist(), strict=True)
         last = {key: position for position, key in enumerate(keys)}
         rows = [(step, position) for (step, _), position in last.items() if step != NONE]
         steps, works = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         yield Arrows.of(self.ends[works], ends[1:][steps], Span.ORDER, 0, self.rank)
+
+    def _to_first_begin(self) -> Arrows:
+        """The first step's device time begins as the work before it ends, where the file has that work; events may
+        have told when that was."""
+        after_ns = self._step_ends_ns()[0] - self.work.end_at_ns
+        near = np.flatnonzero((self.step_of == NONE) & (np.abs(after_ns) <= MOST_DELAY_NS))
+        before = near[np.argmax(self.work.end_at_ns[near])] if len(near) else near
+        last = np.atleast_1d(before)
+        return Arrows.of(self.ends[last], np.repeat(self.step_ends[:1], len(last)), Span.DELAY, after_ns[last], self.rank)
 
 
 def _at(times: Ints, which: Ints) -> Ints:
