@@ -84,7 +84,8 @@ def signed_percent(ratio: float) -> str:
 
 def signed_tenths(ratio: float) -> str:
     """Percent with one decimal: `−1.4 %`."""
-    return f"{_sign(ratio)}{abs(100 * ratio):.1f} %"
+    tenths = round(1000 * ratio)
+    return f"{_sign(tenths) if tenths else ''}{abs(tenths) / 10:.1f} %"
 
 
 def _sign(value: float) -> str:

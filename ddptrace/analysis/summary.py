@@ -33,6 +33,8 @@ LEAST_UNPROFILED: Final = 5
 """Steps outside profiler windows of which the typical step is made rather than of the profiled ones."""
 UNLIKE_MIN_RATIO: Final = 0.25
 """Profiled steps whose length differs from the others' by more do not show how these divide."""
+UNSURE_MAX_RATIO: Final = 0.5
+"""Of the step. If events leave open for less whether the device computed, its parts are worth a judgement."""
 WORTH_RATIO: Final = 0.02
 """Of the step: what costs less is not worth a change."""
 FEW_STEPS: Final = 2
@@ -170,6 +172,11 @@ class Summary:
         """Whether anything told when its steps computed, so that their parts are known; false without steps."""
         return self.comm_ns is not None
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known of most of the step that the rank computed, or did not: events may leave that open."""
+        return (self.unsure_ns or 0) < UNSURE_MAX_RATIO * (self.window_ns or 0)
+
     def part(self, name: str) -> Share | None:
         """Return the part of this name; None where the parts are not known."""
         return next((part for part in self.parts if part.name == name), None)
@@ -254,12 +261,24 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     steady = steady_steps(rows)
     if not steady:
         return list(rows), "all steps" if rows else "no step"
-    unprofiled = [row for row in steady if not row.under_profiler]
+    unprofiled = _timed([row for row in steady if not row.under_profiler])
     outside, inside = ({row.step for row in steady if row.under_profiler is one} for one in (False, True))
     if len(outside) < min(LEAST_UNPROFILED, len(inside)):
         return _middle_of(uncut_steps([row for row in steady if row.under_profiler]), "profiled steps")
-    left_out = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
-    return _middle_of(unprofiled, f"steps except the {left_out} ones")
+    return _middle_of(unprofiled, f"steps except the {_left_out(steady, unprofiled)} ones")
+
+
+def _timed(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Without those few of which nothing told when they computed, such as one in which a CUDA graph was captured."""
+    seen = [row for row in rows if row.is_seen]
+    return seen if 2 * len(seen) > len(rows) else list(rows)
+
+
+def _left_out(steady: Sequence[StepRow], kept: Sequence[StepRow]) -> str:
+    """As in "first, paused and profiled"."""
+    profiled = sum(row.under_profiler for row in steady)
+    names = ["first", "paused", *["profiled"] * (profiled > 0), *["untimed"] * (len(kept) + profiled < len(steady))]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:

@@ -267,7 +267,7 @@ def test_a_device_that_may_wait_for_the_host_is_said_to_need_a_profiler(
     """Events do not tell for how long; nothing is said to be computing, or idle, that may not be."""
     result = analyzed(planted("events", cause), "events")
     shown = headline(result, summarize(result))
-    assert "the device may have waited for the host" in shown.words and "profiler window" in shown.first_step
+    assert "the device computes or waits for the host" in shown.words and "profiler window" in shown.first_step
     assert "device-caught-up" in {finding.code for finding in result.findings}
     assert not IDLE_CODES & set(advice(result))
 

@@ -31,12 +31,13 @@ def bucket_findings(
     if exposed is None or not summary.comm_ns:
         return
     if exposed.ratio < WORTH_RATIO:
-        yield WELL_HIDDEN(
-            "run",
-            f"Communication is well hidden: only {percent(exposed.ratio)} of the step waits for it"
-            f" ({duration(exposed.ns)} exposed of {duration(summary.comm_ns)}, mean of {summary.steps} rank-steps)."
-            " Look for time elsewhere.",
-        )
+        if result.world_size != 1 and summary.is_sure:
+            yield WELL_HIDDEN(
+                "run",
+                f"Communication is well hidden: only {percent(exposed.ratio)} of the step waits for it"
+                f" ({duration(exposed.ns)} exposed of {duration(summary.comm_ns)}, mean of {summary.steps} rank-steps)."
+                " Look for time elsewhere.",
+            )
         return
     sent_ns = sum(row.cost_ns for row in result.savings if row.cause == EXPOSED)
     if (result.suspects or (late_known and comparable)) and 2 * sent_ns < exposed.ns:
@@ -75,6 +76,8 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
 
 MIB: Final = 1 << 20
 PREDICTED: Final = "; `ddptrace advise` predicts whether that wins anything"
+LITTLE_RATIO: Final = 0.1
+"""Of the communication: waiting for less of it is nothing to look at first."""
 BYTES_MIN_RATIO: Final = 0.5
 """If a bucket's bytes, at the run's own bandwidth, take at least this share of its time, the bytes are the cause."""
 
@@ -158,13 +161,27 @@ def _absent(worst: BucketSummary, result: Result) -> str | None:
 
 def _less_time(worst: BucketSummary, result: Result, ranks: Sequence[RankFacts]) -> str:
     """What makes communication shorter, by what it spends its time on."""
-    if not _is_in_its_bytes(worst, result):
-        return f"{size(worst.nbytes or 0)} is small, so the time is latency or waiting, not bandwidth"
+    if not is_in_its_bytes(worst, result):
+        return f"{size(worst.nbytes or 0)} is small, so the time is {_latency(worst, result)}, not bandwidth"
     fewer = _fewer_bytes(result, ranks)
     return f"send fewer bytes ({fewer}) or use a faster link" if fewer else "use a faster link"
 
 
-def _is_in_its_bytes(worst: BucketSummary, result: Result) -> bool:
+def _latency(worst: BucketSummary, result: Result) -> str:
+    """What a small bucket spends its time on, with what shortens that where it is known."""
+    if not waits_little(result):
+        return "latency or waiting"
+    several = any(row.layout == worst.layout and row.index != worst.index for row in result.buckets)
+    return "latency (fewer, larger buckets have less of it)" if several else "latency"
+
+
+def waits_little(result: Result) -> bool:
+    """Whether it is known that ranks hardly wait for each other inside their collectives."""
+    matched = matched_time(result)
+    return matched is not None and matched.waiting_ratio < LITTLE_RATIO
+
+
+def is_in_its_bytes(worst: BucketSummary, result: Result) -> bool:
     """Whether its bytes can be what takes the time, at the bandwidth that collectives as large or larger had."""
     if worst.nbytes is None or worst.comm_ns is None:
         return True

@@ -241,7 +241,9 @@ class _Window:
         near = np.flatnonzero((self.step_of == NONE) & (np.abs(after_ns) <= MOST_DELAY_NS))
         before = near[np.argmax(self.work.end_at_ns[near])] if len(near) else near
         last = np.atleast_1d(before)
-        return Arrows.of(self.ends[last], np.repeat(self.step_ends[:1], len(last)), Span.DELAY, after_ns[last], self.rank)
+        return Arrows.of(
+            self.ends[last], np.repeat(self.step_ends[:1], len(last)), Span.DELAY, after_ns[last], self.rank
+        )
 
 
 def _at(times: Ints, which: Ints) -> Ints:

@@ -42,6 +42,7 @@ from ddptrace.load.windows.device import KinetoWork
 from ddptrace.load.windows.idle import device_idle, host_calls
 from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
+from ddptrace.units import counted
 
 
 def join_windows(
@@ -223,12 +224,14 @@ def _searched(events: KinetoEvents) -> tuple[int, ...]:
 
 
 def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:
-    """The hull of each call's communication kernels, by seq, and how many such kernels no recorded call launched."""
+    """The hull of each call's communication kernels, by seq, and how many such kernels something else launched. Of a
+    kernel that was launched before the window, the file does not tell whose it is."""
     events = window.events
     launches = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != NO_CORRELATION))
     seq_of = {int(events.correlation[launch]): seq for launch, seq in window.issued_by(launches).items()}
     kernels: dict[int | None, list[int]] = {}
-    for kernel in np.flatnonzero(communication_kernels(events, rules)).tolist():
+    is_launched = np.isin(events.correlation, events.correlation[launches])
+    for kernel in np.flatnonzero(communication_kernels(events, rules) & is_launched).tolist():
         kernels.setdefault(seq_of.get(int(events.correlation[kernel])), []).append(kernel)
     strange = len(kernels.pop(None, []))
     return {seq: _hull(window, mine) for seq, mine in kernels.items() if seq is not None}, strange
@@ -253,7 +256,10 @@ def _link_findings(
         f"{len(doubtful)} collectives (seq {listed}) ran in the window, but the backend's ranges cannot be assigned to "
         "them: their execution is based on weaker evidence"
     )
-    strange = f"{strange_kernels} communication kernels and {strange_ranges} backend ranges belong to no recorded call"
+    counts = [(strange_kernels, "communication kernel"), (strange_ranges, "range of the backend")]
+    many = {"range of the backend": "ranges of the backend"}
+    strange = " and ".join(counted(count, one, many.get(one)) for count, one in counts if count)
+    strange += f" {'belongs' if strange_kernels + strange_ranges == 1 else 'belong'} to no recorded call"
     said = [
         (not events, WINDOW_EMPTY, "the profiler's file holds no events of work"),
         (doubtful, EXEC_UNLINKED, doubt),

@@ -79,7 +79,7 @@ def _units(advice: RunAdvice) -> Iterator[str]:
 def _run_limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
     yield f"What limits the typical step of {duration(advice.recorded_ns)} now"
     if not advice.limits:
-        yield "  Nothing that ddptrace knows of."
+        yield from indented("No saving that ddptrace knows of; the first sentence says how the step divides.")
     for limit in advice.limits:
         yield from indented(saving_words(limit.saving, result, summary))
         yield from _run_remedy(limit)
@@ -136,9 +136,12 @@ def _refusals(found: WhatIf) -> Iterator[str]:
     refused = [prediction for prediction in found.predictions if prediction.refusal is not None]
     if refused:
         yield "What this run cannot tell"
+        names: dict[str, list[str]] = defaultdict(list)
         for one in refused:
+            names[one.refusal or ""].append(one.name)
+        for why, about in names.items():
             yield from textwrap.wrap(
-                f"{one.name}: {one.refusal}.", WIDTH, initial_indent="  ", subsequent_indent="    "
+                f"{', '.join(about)}: {why}.", WIDTH, initial_indent="  ", subsequent_indent="    "
             )
 
 
