@@ -264,7 +264,7 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     unprofiled = _timed([row for row in steady if not row.under_profiler])
     outside, inside = ({row.step for row in steady if row.under_profiler is one} for one in (False, True))
     if len(outside) < min(LEAST_UNPROFILED, len(inside)):
-        return _middle_of(uncut_steps([row for row in steady if row.under_profiler]), "profiled steps")
+        return _middle_profiled([row for row in steady if row.under_profiler])
     return _middle_of(unprofiled, f"steps except the {_left_out(steady, unprofiled)} ones")
 
 
@@ -288,10 +288,17 @@ def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     compute; else the typical steps.
     """
     typical, population = typical_steps(rows)
-    profiled = uncut_steps(steady_steps([row for row in rows if row.profiled]))
-    if not profiled or (all(row.is_seen for row in typical) and not _are_alike(profiled, typical)):
+    profiled = steady_steps([row for row in rows if row.profiled])
+    if not profiled or (all(row.is_seen for row in typical) and not _are_alike(uncut_steps(profiled), typical)):
         return typical, population
-    return _middle_of(profiled, "profiled steps")
+    return _middle_profiled(profiled)
+
+
+def _middle_profiled(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
+    whole = uncut_steps(rows)
+    return _middle_of(
+        whole, "profiled steps" if len(whole) == len(rows) else "profiled steps that the file shows whole"
+    )
 
 
 def _are_alike(some: Sequence[StepRow], others: Sequence[StepRow]) -> bool:

@@ -31,6 +31,9 @@ pytestmark = pytest.mark.alone  # beside other work the device starves, and each
 ACTIVE = {"late": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
 PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
+LATE_RATIO = 0.9 if HERE.has_ledger else 0.8
+"""Of what is planted, that a late rank costs: less where ranks take turns on one GPU, as the one that would be last
+without it is late as well, by the kernels of the others."""
 EVENTS_NS = 1_000_000  # by which a step's events may be off: of their clock, and where its device goes on late
 STILL = "host-stands-still"
 IDLE_CODES = {kind.code for kind in savings.IDLE_KINDS.values()} | {"exposed-copies"}
@@ -228,7 +231,7 @@ def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
 def test_events_name_the_rank_that_is_late(planted: functools.partial[Path], recorder: str) -> None:
     result = analyzed(planted(recorder, "late"), recorder)
     (suspect,) = result.suspects
-    assert suspect.rank == 1 and suspect.phase == "forward" and suspect.cost_ns >= 9 * PLANTED_NS // 10
+    assert suspect.rank == 1 and suspect.phase == "forward" and suspect.cost_ns >= LATE_RATIO * PLANTED_NS
     assert result.savings[0].cause == savings.LATE and result.savings[0].where == "rank 1"
     assert "rank 1" in headline(result, summarize(result)).words
     assert advice(result)[0] == "late-rank" and "exposed-bucket" not in advice(result)

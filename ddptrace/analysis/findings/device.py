@@ -60,7 +60,7 @@ def _without_launch(result: Result) -> Iterator[Finding]:
         yield WITHOUT_LAUNCH(
             _of(rows),
             f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
-            f" file; most were queued before the window. They count to the step in which they ran.{_overlaps(rows)}",
+            f" file; most were queued before the window. Each counts to the step in which it ran.{_overlaps(rows)}",
         )
 
 

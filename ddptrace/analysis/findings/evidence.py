@@ -103,9 +103,9 @@ def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterat
         yield DEVICE_CAUGHT_UP(
             "run",
             f"The device waited for the host: at {dry} of {ends} ends of forward, backward and update it had nothing"
-            f" left to do. Events do not show for how long it waited: of {duration(unsure_ns / len(rows))} of the"
-            f" typical step ({percent(unsure_ns / whole_ns)}) it is not known whether it computed. What lies in a phase"
-            f" counts as compute, the rest as idle time: {how.profile} to measure them.",
+            f" left to do. Events do not show for how long it waited: in {duration(unsure_ns / len(rows))} of the"
+            f" typical step ({percent(unsure_ns / whole_ns)}) it computed or waited. What of that lies in a phase is"
+            f" counted as compute, the rest as idle time: {how.profile} to measure them.",
         )
 
 
@@ -200,12 +200,13 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
         ops.update(rank.unknown_ops)
         sites.update(rank.unknown_sites)
     if ops:
-        count, (op, _) = ops.total(), ops.most_common(1)[0]
+        count, (op, most) = ops.total(), ops.most_common(1)[0]
+        kind = op if most == count else f"most of them {op}"
         where = "".join(f", at {site}" for site, times in sites.most_common(1) if 2 * times > count)
-        severity: Severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
+        severity: Severity = "warning" if missed is None and count > max(UNKNOWN_MAX_RATIO * comms, 1) else "info"
         yield UNKNOWN_EXEC(
             "run",
-            f"It is unknown when {count} of {comms} collectives (most of them {op}{where}) ran, so they are missing"
+            f"It is unknown when {count} of {comms} collectives ({kind}{where}) ran, so they are missing"
             f" from communication and overlap: {missed or f'{how.profile} to see them'}.",
             severity,
         )

@@ -249,14 +249,15 @@ def _pauses(result: Result) -> Iterator[Finding]:
         yield PAUSED_STEPS(
             named("step", steps),
             f"ddptrace itself held the training thread for up to {duration(longest)} in {named('step', steps)}, to"
-            f" start, stop or save the profiler: {_paused_so(result)}.",
+            f" start, stop or save the profiler: {_paused_so(result, len(steps))}.",
         )
 
 
-def _paused_so(result: Result) -> str:
+def _paused_so(result: Result, steps: int) -> str:
+    one = steps == 1
     if steady_steps(result.steps):
-        return "the typical step leaves them out"
-    return "do not judge the program by these steps"
+        return f"the typical step leaves {'it' if one else 'them'} out"
+    return f"do not judge the program by {'this step' if one else 'these steps'}"
 
 
 def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.intervals import Ints, clip, total, union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
@@ -55,7 +55,7 @@ class Timeline:
     calls: tuple[CollectiveRow, ...]
     meetings: int  # collectives in which ranks meet
     lacks_work: bool  # files may lack kernels of CUDA graphs
-    unexplained_ns: int  # by which work began later than it may have, and that is not played
+    unexplained_ns: int  # for so long some work waited for what is not known, and that is not played
 
 
 def timeline_of(result: Result) -> Timeline:
@@ -194,12 +194,14 @@ class _Window:
 
     @property
     def unexplained_ns(self) -> int:
-        """What of the delays is not played."""
+        """For how long any work waited with a delay that is not played, within the steps."""
         if self.lacks_work:
             return 0
         latest = np.stack([_at(times, which) for which, times, _ in self._causes()]).max(axis=0)
-        late = self.work.begin_at_ns - latest - MOST_DELAY_NS
-        return int(late[(latest > NEVER) & (late > 0)].sum())
+        late = (latest > NEVER) & (self.work.begin_at_ns - latest > MOST_DELAY_NS)
+        waits = union(np.column_stack((latest + MOST_DELAY_NS, self.work.begin_at_ns))[late])
+        ends = self._step_ends_ns()
+        return total(clip(waits, int(ends[0]), int(ends[-1])))
 
     def _to_begins(self) -> Iterator[Arrows]:
         sources = self._causes()

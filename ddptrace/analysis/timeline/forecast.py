@@ -259,8 +259,8 @@ class TimelinePredictor:
         unexplained = self.timeline.unexplained_ns / max(sum(step.row.window_ns for step in self.timeline.steps), 1)
         if setting != RECORDED and unexplained >= UNEXPLAINED_RATIO:
             yield (
-                f"Work began late for reasons that the files do not show, {percent(unexplained)} of the time:"
-                " predictions leave these delays out, and a file that lacks events has such."
+                f"For {percent(unexplained)} of the time some work waits for reasons that the files do not show (other"
+                " work on the device, or events that a file lacks): predictions leave this waiting out."
             )
         ranks, world = len(self.result.ranks), self.result.world_size
         if changes_network(setting) and world is not None and ranks < world:

@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, summarize
+from ddptrace.analysis.summary import WORTH_RATIO, Summary, summarize
 from ddptrace.analysis.timeline.advice import RunAdvice, RunLimit
 from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
 from ddptrace.analysis.whatif.answer import Forecast, ScaleRow
@@ -79,7 +79,7 @@ def _units(advice: RunAdvice) -> Iterator[str]:
 def _run_limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
     yield f"What limits the typical step of {duration(advice.recorded_ns)} now"
     if not advice.limits:
-        yield from indented("No saving that ddptrace knows of; the first sentence says how the step divides.")
+        yield from indented(f"No cause that ddptrace can tell costs {percent(WORTH_RATIO)} of it or more.")
     for limit in advice.limits:
         yield from indented(saving_words(limit.saving, result, summary))
         yield from _run_remedy(limit)
