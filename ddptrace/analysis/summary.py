@@ -26,7 +26,7 @@ from ddptrace.units import duration, named, percent
 PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
 PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
 PAUSED_MAX_RATIO: Final = 0.01
-CUT_MAX_RATIO: Final = 0.9
+CUT_MAX_RATIO: Final = 0.6
 """A device window below this share of the following ones, in a step whose host time is not, was cut."""
 MIN_OTHERS: Final = 2
 LEAST_UNPROFILED: Final = 5
@@ -322,17 +322,18 @@ def steady_steps(rows: Sequence[StepRow]) -> list[StepRow]:
     return [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
 
 
-def uncut_steps(rows: Sequence[StepRow]) -> list[StepRow]:
+def uncut_steps(rows: Sequence[StepRow], least_ratio: float = CUT_MAX_RATIO) -> list[StepRow]:
     """Leave out a profiler window's first step where the recording shows only the end of its device time: the device
     works far behind the host, and kernels whose launch is not in the file belong to no step; or it was idle for long
-    before that step, since when is not in the file."""
+    before that step, since when is not in the file. `least_ratio`: of the following steps' windows, that a whole one
+    has at least."""
     cut = {
         (rank, row.step)
         for rank, mine in _by_rank(rows).items()
         for row, others in _firsts(mine)
         if len(others) >= MIN_OTHERS
-        and row.window_ns < CUT_MAX_RATIO * median(other.window_ns for other in others)
-        and row.wall_ns > CUT_MAX_RATIO * median(other.wall_ns for other in others)
+        and row.window_ns < least_ratio * median(other.window_ns for other in others)
+        and row.wall_ns > least_ratio * median(other.wall_ns for other in others)
     }
     steps = {step for _, step in cut}
     return [row for row in rows if row.step not in steps]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis import savings
+from ddptrace.analysis.collectives.transfers import is_in_its_bytes
 from ddptrace.analysis.device.digest import device_total, less_to_launch
 from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
-from ddptrace.analysis.findings.advice import is_in_its_bytes, waits_little
+from ddptrace.analysis.ranks.digest import waits_little
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.steps.windows import summarize_windows

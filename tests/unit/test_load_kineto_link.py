@@ -176,12 +176,9 @@ def test_on_a_device_the_exec_is_the_hull_of_the_communication_kernels_launched_
     kinds = [Work.COMM, Work.COMPUTE, Work.COMM, Work.COMPUTE, Work.COMM, Work.COMM, Work.MEMORY]
     assert joined.device.kind.tolist() == kinds
     assert joined.device.launch_begin_at_ns.tolist() == [0, 160, 120, 300, 140, 330, 0]
-    (finding,) = joined.findings
-    assert (finding.code, finding.severity, finding.message[:23]) == (
-        "exec-unclaimed",
-        "info",
-        "2 communication kernels",
-    )
+    (finding,) = joined.findings  # the kernel of a launch before the window may be anybody's
+    assert (finding.code, finding.severity) == ("exec-unclaimed", "info")
+    assert finding.message == "1 communication kernel belongs to no recorded call"
 
 
 def test_a_window_without_events_is_said(tmp_path: Path) -> None:

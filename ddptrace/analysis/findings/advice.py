@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from statistics import median
 from typing import Final
 
-from ddptrace.analysis.collectives.transfers import FEW_NBYTES
+from ddptrace.analysis.collectives.transfers import is_in_its_bytes
 from ddptrace.analysis.findings.collectives import exposed_collective
 from ddptrace.analysis.findings.waiting import MeanWait, device_waits, mean_wait
 from ddptrace.analysis.pipeline.digest import idle_in_pipelines_ns, pipeline_digests
 from ddptrace.analysis.rank_tables import RankFacts
-from ddptrace.analysis.ranks.digest import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.ranks.digest import WAITING_MIN_RATIO, matched_time, waits_little
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.savings import EXPOSED
@@ -76,10 +75,6 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
 
 MIB: Final = 1 << 20
 PREDICTED: Final = "; `ddptrace advise` predicts whether that wins anything"
-LITTLE_RATIO: Final = 0.1
-"""Of the communication: waiting for less of it is nothing to look at first."""
-BYTES_MIN_RATIO: Final = 0.5
-"""If a bucket's bytes, at the run's own bandwidth, take at least this share of its time, the bytes are the cause."""
 
 
 def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Sequence[RankFacts]) -> str:
@@ -173,26 +168,6 @@ def _latency(worst: BucketSummary, result: Result) -> str:
         return "latency or waiting"
     several = any(row.layout == worst.layout and row.index != worst.index for row in result.buckets)
     return "latency (fewer, larger buckets have less of it)" if several else "latency"
-
-
-def waits_little(result: Result) -> bool:
-    """Whether it is known that ranks hardly wait for each other inside their collectives."""
-    matched = matched_time(result)
-    return matched is not None and matched.waiting_ratio < LITTLE_RATIO
-
-
-def is_in_its_bytes(worst: BucketSummary, result: Result) -> bool:
-    """Whether its bytes can be what takes the time, at the bandwidth that collectives as large or larger had."""
-    if worst.nbytes is None or worst.comm_ns is None:
-        return True
-    larger = [
-        row.algbw_bytes_per_s
-        for row in result.collectives
-        if row.tells_arrival and row.algbw_bytes_per_s and (row.nbytes or 0) > worst.nbytes
-    ]
-    if larger:
-        return worst.nbytes * 1e9 / median(larger) >= BYTES_MIN_RATIO * worst.comm_ns
-    return worst.nbytes > FEW_NBYTES
 
 
 def _fewer_bytes(result: Result, ranks: Sequence[RankFacts]) -> str:

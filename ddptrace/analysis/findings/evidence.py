@@ -203,7 +203,7 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
         count, (op, most) = ops.total(), ops.most_common(1)[0]
         kind = op if most == count else f"most of them {op}"
         where = "".join(f", at {site}" for site, times in sites.most_common(1) if 2 * times > count)
-        severity: Severity = "warning" if missed is None and count > max(UNKNOWN_MAX_RATIO * comms, 1) else "info"
+        severity: Severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
         yield UNKNOWN_EXEC(
             "run",
             f"It is unknown when {count} of {comms} collectives ({kind}{where}) ran, so they are missing"

@@ -155,8 +155,8 @@ def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> It
         yield NO_COMMUNICATION(
             "run",
             f"{counted(len(ranks), 'rank')} took part, and none recorded a collective: each seems to train alone. If"
-            " they should train one model, wrap it in DistributedDataParallel; if they communicate with kernels of"
-            " their own, name these with --comm-kernel.",
+            " they should train one model, wrap it in DistributedDataParallel; if kernels communicate that ddptrace"
+            " does not know, name them with --comm-kernel.",
         )
     elif silent and on_device and not is_alone:
         yield NO_COMMUNICATION(

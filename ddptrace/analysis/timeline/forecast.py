@@ -39,6 +39,9 @@ CHANGE_RATIO: Final = 0.25
 """Share of a change by which it may be off."""
 MODEL_RATIO: Final = 0.02
 """Share of the step by which a prediction may be off where the change is small."""
+WHOLE_MIN_RATIO: Final = 0.9
+"""Of the following steps: a profiler window's first step that is shorter on the device alone lacks what a change would
+change."""
 UNEXPLAINED_RATIO: Final = 0.05
 """Share of the step; where more delays are not explained, the answer says so."""
 UNTESTED: Final = (
@@ -50,7 +53,7 @@ UNTESTED: Final = (
 def _populations(result: Result) -> tuple[list[StepRow], list[StepRow]]:
     """The steps that `summarize` measures, and all that could be among them: what one step wins the next may lose, so
     that changes show over all of them."""
-    return measured_steps(result.steps)[0], uncut_steps(steady_steps(result.steps))
+    return measured_steps(result.steps)[0], uncut_steps(steady_steps(result.steps), WHOLE_MIN_RATIO)
 
 
 def late_rank(row: SavingRow) -> int | None:
