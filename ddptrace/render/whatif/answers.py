@@ -308,7 +308,24 @@ def advice_section(forecast: Forecast) -> str:
     if forecast.refusal is not None:
         why = forecast.refusal[:1].upper() + forecast.refusal[1:]
         return section("What to change", "Nothing is predicted.", f"<p>{text(why)}.</p>")
+    if forecast.of_device is not None:
+        return _of_device_html(forecast.of_device)
     return "" if forecast.advice is None else _advice_html(forecast.advice)
+
+
+def _of_device_html(advice: RunAdvice) -> str:
+    """What would help, and what would not."""
+    remedies = [limit.remedy for limit in advice.limits if limit.remedy is not None]
+    doubt = doubt_words(advice.replay_error_ratio or 0.0)
+    lines = list(_basis_lines((*remedies, *advice.useful, *advice.useless)))[1:]
+    return section(
+        "What to change",
+        "Predicted by playing the profiled steps again; nothing of it was measured.",
+        f"<p>{escape(doubt)}</p>" if doubt else "",
+        _remedies_table("what would help", (*remedies, *advice.useful)),
+        _remedies_table("what would not help", advice.useless),
+        f'<p class="sub">{escape(" ".join(line.strip() for line in lines))}</p>' if lines else "",
+    )
 
 
 def _advice_html(advice: Advice) -> str:
