@@ -153,16 +153,22 @@ def _fits(found: WhatIf) -> Iterator[str]:
 
 
 def _basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
-    """Each line once, with the answers that it is about where it is not all of them."""
+    lines = _basis(predictions)
+    if lines:
+        yield "Before you rely on this"
+    for line in lines:
+        yield from indented(line)
+
+
+def _basis(predictions: Iterable[Prediction]) -> list[str]:
+    """Each sentence once, with the answers that it is about where it is not all of them."""
     answered = [one for one in predictions if one.refusal is None]
     about: dict[str, list[str]] = defaultdict(list)
     for prediction in answered:
         for line in prediction.basis:
             about[line].append(prediction.name)
-    if about:
-        yield "Before you rely on this"
-    for line, names in about.items():
-        yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")
+    every = len(answered)
+    return [line if len(names) == every else f"{line} ({'; '.join(names)})" for line, names in about.items()]
 
 
 def advice_text(advice: Advice, result: Result) -> str:
@@ -317,14 +323,14 @@ def _of_device_html(advice: RunAdvice) -> str:
     """What would help, and what would not."""
     remedies = [limit.remedy for limit in advice.limits if limit.remedy is not None]
     doubt = doubt_words(advice.replay_error_ratio or 0.0)
-    lines = list(_basis_lines((*remedies, *advice.useful, *advice.useless)))[1:]
+    basis = _basis((*remedies, *advice.useful, *advice.useless))
     return section(
         "What to change",
         "Predicted by playing the profiled steps again; nothing of it was measured.",
         f"<p>{escape(doubt)}</p>" if doubt else "",
         _remedies_table("what would help", (*remedies, *advice.useful)),
         _remedies_table("what would not help", advice.useless),
-        f'<p class="sub">{escape(" ".join(line.strip() for line in lines))}</p>' if lines else "",
+        "".join(f"<p>{text(line)}</p>" for line in basis),
     )
 
 
@@ -361,9 +367,9 @@ def _limits_table(advice: Advice) -> str:
 
 def _remedies_table(title: str, tried: Sequence[Prediction]) -> str:
     rows = [
-        [escape(prediction.name), millis(prediction.step_ns), escape(gain_words(prediction))] for prediction in tried
+        [escape(one.name), millis(one.step_ns), escape(interval_words(one)), escape(gain_words(one))] for one in tried
     ]
-    return table(((title, ""), ("step ms", ""), ("change", "")), rows) if rows else ""
+    return table(((title, ""), ("step ms", ""), ("between", ""), ("change", "")), rows) if rows else ""
 
 
 def _plans_table(advice: Advice) -> str:
