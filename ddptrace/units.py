@@ -78,8 +78,9 @@ def signed_millis(ns: float) -> str:
 
 
 def signed_percent(ratio: float) -> str:
-    """Whole percent; a change of less than half a percent has no sign."""
-    return percent(abs(ratio)) if abs(ratio) < 0.005 else _sign(ratio) + percent(abs(ratio))
+    """Whole percent; a change of less than half a percent has no sign, and what is not quite all reads 99."""
+    told = percent(abs(ratio))
+    return told if abs(ratio) < 0.005 else _sign(ratio) + told.removeprefix("> ")
 
 
 def signed_tenths(ratio: float) -> str:
