@@ -18,6 +18,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, measured_steps, summarize
 from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.whatif.tables import Setting
+from ddptrace.predictor import analyze_with_forecast
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
 from tests.device.device import HERE
@@ -186,6 +187,14 @@ def test_a_step_is_predicted_without_the_cause(
     found = predictor.predict(cause, setting)
     assert found.step_ns is not None
     assert least_ns <= predictor.recorded_ns - found.step_ns <= predictor.recorded_ns
+
+
+def test_the_report_predicts_what_whatif_does(planted: functools.partial[Path]) -> None:
+    run = planted("trace", "sleep") / "run"
+    result, forecast = analyze_with_forecast(run)
+    assert forecast.of_device is not None
+    (limit,) = [limit for limit in forecast.of_device.limits if limit.saving.cause == AT_WORK]
+    assert limit.remedy == TimelinePredictor(result).predict("host twice as fast", Setting(host=2.0))
 
 
 @pytest.mark.parametrize("recorder", ["profiler", "trace"])

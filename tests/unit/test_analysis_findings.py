@@ -182,6 +182,7 @@ def test_the_most_exposed_bucket_is_named_with_its_time_and_its_share_of_the_ste
 def test_hidden_communication_is_praised_and_no_bucket_blamed() -> None:
     codes = found(run(trained(last_ran_ms=1)))
     assert "well-hidden" in codes
+    assert "well-hidden" not in found(run(trained(last_ran_ms=1), world_size=1))  # it sends nothing to anybody
     assert "exposed-bucket" not in codes
 
 
@@ -284,6 +285,11 @@ def test_that_steps_under_the_profiler_took_longer_is_said() -> None:
     windows = [window(300 * MS, 480 * MS, (300 * MS, 360 * MS))]
     message = found(run(trained(steps=marks, windows=windows)))["profiled-steps-differ"].message
     assert "1.8 times as long" in message and "180 ms of 1 rank-steps, against 100 ms of 2" in message
+    assert message.endswith("They do not show how the typical step divides.")
+    shorter = trained(
+        steps=[*marks[:3], step(3, 300 * MS, 380 * MS)], windows=[window(300 * MS, 380 * MS, (300 * MS, 360 * MS))]
+    )
+    assert "profiled-steps-differ" not in found(run(shorter))  # the profiler made nothing faster
     alike = trained(windows=[window(300 * MS, 400 * MS, (300 * MS, 360 * MS))])
     assert "profiled-steps-differ" not in found(run(alike))
 

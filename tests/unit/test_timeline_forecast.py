@@ -12,7 +12,9 @@ import ddptrace
 from ddptrace.analysis.timeline.build import timeline_of
 from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.timeline.graph import Span
+from ddptrace.analysis.whatif.answer import forecast_of_device
 from ddptrace.analysis.whatif.tables import Setting
+from ddptrace.render.whatif.answers import advice_section, whatif_text
 from tests.unit.foreign_files import STREAM, Event, event, kernel, launch, nccl, said, write
 
 STEPS, STEP, KERNEL = range(2, 8), 100_000, 80_000
@@ -60,6 +62,22 @@ def test_the_first_step_begins_earlier_if_the_work_before_it_ends_earlier(tmp_pa
     at = graph.played(np.where(graph.span == Span.TRANSFER, 0.0, graph.ns))
     assert graph.at_ns[first.before] - graph.at_ns[first.instant] == -1_000_000
     assert graph.at_ns[first.before] - at[first.before] == 500_000
+
+
+def test_what_a_run_cannot_tell_is_told_once_for_each_reason(tmp_path: Path) -> None:
+    result = ddptrace.analyze([write(tmp_path / "rank-0.json", list(waiting_for_the_device()))])
+    predictor = TimelinePredictor(result)
+    said = " ".join(whatif_text(predictor.answer(predictor.usual())).split())
+    assert said.count("no collective ran in the profiled steps") == 1
+    assert "twice the bandwidth, half the latency, perfect overlap, free network: no collective ran" in said
+    assert "exposed communication" not in said  # there is none
+
+
+def test_the_report_shows_what_would_help_with_its_interval(tmp_path: Path) -> None:
+    result = ddptrace.analyze([write(tmp_path / "rank-0.json", list(waiting_for_the_device()))])
+    html = advice_section(forecast_of_device(result))
+    assert "host twice as fast" in html and "between" in html and "Nothing is predicted" not in html
+    assert html.count("have not been compared with runs") == 1
 
 
 @pytest.mark.parametrize(("nbytes", "shorter"), [(1 << 10, "half the latency"), (1 << 24, "twice the bandwidth")])
