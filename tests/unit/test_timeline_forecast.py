@@ -24,15 +24,15 @@ def step_of(number: int, begin: int, length: int) -> Event:
     return said(f"ProfilerStep#{number}", begin, begin + length)
 
 
-def waiting_for_the_device() -> Iterator[Event]:
-    """Each step launches one kernel, waits for it, and then works for 20 ms: the file does not show that the device was
+def waiting_for_the_device(computes: int = KERNEL) -> Iterator[Event]:
+    """Each step launches one kernel, waits for it, and then works for the rest of 100 ms: the file does not show that the device was
     idle before its first step."""
     for number in STEPS:
         begin = STEP * number
         yield step_of(number, begin, STEP)
         yield launch(number, begin + 10, begin + 20)
-        yield kernel("gemm", number, begin + 25, begin + KERNEL)
-        yield event("cuda_runtime", "cudaStreamSynchronize", 1, begin + 30, begin + KERNEL + 5)
+        yield kernel("gemm", number, begin + 25, begin + computes)
+        yield event("cuda_runtime", "cudaStreamSynchronize", 1, begin + 30, begin + computes + 5)
 
 
 def test_the_first_step_of_a_window_does_not_dilute_what_a_faster_host_wins(tmp_path: Path) -> None:
@@ -62,6 +62,15 @@ def test_the_first_step_begins_earlier_if_the_work_before_it_ends_earlier(tmp_pa
     at = graph.played(np.where(graph.span == Span.TRANSFER, 0.0, graph.ns))
     assert graph.at_ns[first.before] - graph.at_ns[first.instant] == -1_000_000
     assert graph.at_ns[first.before] - at[first.before] == 500_000
+
+
+def test_no_step_is_predicted_to_lose_more_than_all_of_it(tmp_path: Path) -> None:
+    events = list(waiting_for_the_device(computes=STEP // 20))
+    found = TimelinePredictor(ddptrace.analyze([write(tmp_path / "rank-0.json", events)])).predict(
+        "", Setting(host=20.0)
+    )
+    assert found.gain_ratio is not None and found.gain_ratio > 0.8
+    assert found.low_ns == 0 and found.gain_high_ratio == 1
 
 
 def test_what_a_run_cannot_tell_is_told_once_for_each_reason(tmp_path: Path) -> None:

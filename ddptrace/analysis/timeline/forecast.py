@@ -118,14 +118,14 @@ class TimelinePredictor:
             hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * (1 - share), _chance(change))
             for share, change in zip(shares, changes, strict=True)
         ]
-        low = min(share - one for share, one in zip(shares, off, strict=True)) - self._eased(setting)
+        low = max(min(share - one for share, one in zip(shares, off, strict=True)) - self._eased(setting), 0.0)
         high = max(share + one for share, one in zip(shares, off, strict=True))
         exposed, comm = self._hidden(kept[0], cases[0]) if setting.perfect_overlap else self._exposed(cases[0])
         return Prediction(
             name,
             setting,
             step_ns=round(self.recorded_ns * shares[0]),
-            low_ns=max(round(self.recorded_ns * low), 0),
+            low_ns=round(self.recorded_ns * low),
             high_ns=round(self.recorded_ns * high),
             per_backward_ns=None,
             gain_ratio=1 - shares[0],
