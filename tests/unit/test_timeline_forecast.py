@@ -25,8 +25,8 @@ def step_of(number: int, begin: int, length: int) -> Event:
 
 
 def waiting_for_the_device(computes: int = KERNEL) -> Iterator[Event]:
-    """Each step launches one kernel, waits for it, and then works for the rest of 100 ms: the file does not show that the device was
-    idle before its first step."""
+    """Each step launches one kernel, waits for it, and then works for the rest of 100 ms: the file does not show that
+    the device was idle before its first step."""
     for number in STEPS:
         begin = STEP * number
         yield step_of(number, begin, STEP)
