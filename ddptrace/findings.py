@@ -564,7 +564,8 @@ NO_COMMUNICATION = FindingKind(
     Chapter.STEPS,
     "warning",
     "no collective was recorded on any rank",
-    "trace after `init_process_group`, or record with `ProfilerActivity.CUDA`, or name kernels with `--comm-kernel`",
+    "wrap the model in `DistributedDataParallel`, trace after `init_process_group`, record with"
+    " `ProfilerActivity.CUDA`, or name kernels with `--comm-kernel`",
     also=("info",),
     concerns_counts=True,
 )

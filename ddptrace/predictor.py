@@ -106,7 +106,19 @@ def analyze_with_forecast(
     result = combined(plan, _without_observed(done, observed), align=align)
     if not result.recorded:
         return result, Forecast()
+    if is_small and any(activity.device for activity in result.activity):
+        return result, _forecast_of_device(result)
     return result, forecast_from(observed, plan.world_size, late_ranks(result))
+
+
+def _forecast_of_device(result: Result) -> Forecast:
+    """Errors are the forecast's refusal, as in `forecast_from`."""
+    from ddptrace.analysis.whatif.answer import Forecast, forecast_of_device
+
+    try:
+        return forecast_of_device(result)
+    except Exception as error:
+        return Forecast(refusal=_refusal(error))
 
 
 def _without_observed(done: Iterable[tuple[AnalyzedRank, Seen]], observed: list[Seen]) -> Iterator[AnalyzedRank]:

@@ -78,13 +78,15 @@ def signed_millis(ns: float) -> str:
 
 
 def signed_percent(ratio: float) -> str:
-    """Whole percent; a change of less than half a percent has no sign."""
-    return percent(abs(ratio)) if abs(ratio) < 0.005 else _sign(ratio) + percent(abs(ratio))
+    """Whole percent; a change of less than half a percent has no sign, and what is not quite all reads 99."""
+    told = percent(abs(ratio))
+    return told if abs(ratio) < 0.005 else _sign(ratio) + told.removeprefix("> ")
 
 
 def signed_tenths(ratio: float) -> str:
     """Percent with one decimal: `−1.4 %`."""
-    return f"{_sign(ratio)}{abs(100 * ratio):.1f} %"
+    tenths = round(1000 * ratio)
+    return f"{_sign(tenths) if tenths else ''}{abs(tenths) / 10:.1f} %"
 
 
 def _sign(value: float) -> str:

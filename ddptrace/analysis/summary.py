@@ -33,6 +33,8 @@ LEAST_UNPROFILED: Final = 5
 """Steps outside profiler windows of which the typical step is made rather than of the profiled ones."""
 UNLIKE_MIN_RATIO: Final = 0.25
 """Profiled steps whose length differs from the others' by more do not show how these divide."""
+UNSURE_MAX_RATIO: Final = 0.5
+"""Of the step. If events leave open for less whether the device computed, its parts are worth a judgement."""
 WORTH_RATIO: Final = 0.02
 """Of the step: what costs less is not worth a change."""
 FEW_STEPS: Final = 2
@@ -170,6 +172,11 @@ class Summary:
         """Whether anything told when its steps computed, so that their parts are known; false without steps."""
         return self.comm_ns is not None
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known of most of the step that the rank computed, or did not: events may leave that open."""
+        return (self.unsure_ns or 0) < UNSURE_MAX_RATIO * (self.window_ns or 0)
+
     def part(self, name: str) -> Share | None:
         """Return the part of this name; None where the parts are not known."""
         return next((part for part in self.parts if part.name == name), None)
@@ -254,12 +261,24 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     steady = steady_steps(rows)
     if not steady:
         return list(rows), "all steps" if rows else "no step"
-    unprofiled = [row for row in steady if not row.under_profiler]
+    unprofiled = _timed([row for row in steady if not row.under_profiler])
     outside, inside = ({row.step for row in steady if row.under_profiler is one} for one in (False, True))
     if len(outside) < min(LEAST_UNPROFILED, len(inside)):
-        return _middle_of(_uncut([row for row in steady if row.under_profiler]), "profiled steps")
-    left_out = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
-    return _middle_of(unprofiled, f"steps except the {left_out} ones")
+        return _middle_profiled([row for row in steady if row.under_profiler])
+    return _middle_of(unprofiled, f"steps except the {_left_out(steady, unprofiled)} ones")
+
+
+def _timed(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Without those few of which nothing told when they computed, such as one in which a CUDA graph was captured."""
+    seen = [row for row in rows if row.is_seen]
+    return seen if 2 * len(seen) > len(rows) else list(rows)
+
+
+def _left_out(steady: Sequence[StepRow], kept: Sequence[StepRow]) -> str:
+    """As in "first, paused and profiled"."""
+    profiled = sum(row.under_profiler for row in steady)
+    names = ["first", "paused", *["profiled"] * (profiled > 0), *["untimed"] * (len(kept) + profiled < len(steady))]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
@@ -269,10 +288,17 @@ def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     compute; else the typical steps.
     """
     typical, population = typical_steps(rows)
-    profiled = _uncut(steady_steps([row for row in rows if row.profiled]))
-    if not profiled or (all(row.is_seen for row in typical) and not _are_alike(profiled, typical)):
+    profiled = steady_steps([row for row in rows if row.profiled])
+    if not profiled or (all(row.is_seen for row in typical) and not _are_alike(uncut_steps(profiled), typical)):
         return typical, population
-    return _middle_of(profiled, "profiled steps")
+    return _middle_profiled(profiled)
+
+
+def _middle_profiled(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
+    whole = uncut_steps(rows)
+    return _middle_of(
+        whole, "profiled steps" if len(whole) == len(rows) else "profiled steps that the file shows whole"
+    )
 
 
 def _are_alike(some: Sequence[StepRow], others: Sequence[StepRow]) -> bool:
@@ -296,16 +322,18 @@ def steady_steps(rows: Sequence[StepRow]) -> list[StepRow]:
     return [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
 
 
-def _uncut(rows: Sequence[StepRow]) -> list[StepRow]:
+def uncut_steps(rows: Sequence[StepRow], least_ratio: float = CUT_MAX_RATIO) -> list[StepRow]:
     """Leave out a profiler window's first step where the recording shows only the end of its device time: the device
-    works far behind the host, and kernels whose launch is not in the file belong to no step."""
+    works far behind the host, and kernels whose launch is not in the file belong to no step; or it was idle for long
+    before that step, since when is not in the file. `least_ratio`: of the following steps' windows, that a whole one
+    has at least."""
     cut = {
         (rank, row.step)
         for rank, mine in _by_rank(rows).items()
         for row, others in _firsts(mine)
         if len(others) >= MIN_OTHERS
-        and row.window_ns < CUT_MAX_RATIO * median(other.window_ns for other in others)
-        and row.wall_ns > CUT_MAX_RATIO * median(other.wall_ns for other in others)
+        and row.window_ns < least_ratio * median(other.window_ns for other in others)
+        and row.wall_ns > least_ratio * median(other.wall_ns for other in others)
     }
     steps = {step for _, step in cut}
     return [row for row in rows if row.step not in steps]

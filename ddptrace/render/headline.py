@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis import savings
+from ddptrace.analysis.collectives.transfers import is_in_its_bytes
 from ddptrace.analysis.device.digest import device_total, less_to_launch
 from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
+from ddptrace.analysis.ranks.digest import waits_little
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.steps.windows import summarize_windows
-from ddptrace.analysis.summary import WORTH_RATIO, Summary, WindowSummary
+from ddptrace.analysis.summary import WORTH_RATIO, Summary, WindowSummary, summarize
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.steps import SavingRow
 from ddptrace.findings import DEVICE_CAUGHT_UP, KINDS, LATE_RANK, RUN_TOO_SHORT
@@ -34,8 +36,8 @@ IDLE_WORDS: Final[Mapping[str, str]] = {
     AT_WORK: "while the host is at work",
 }
 """By cause: when the device is idle."""
-STARVED_MIN_RATIO: Final = 0.5
-"""Of the typical step. If events leave open for less whether the device was idle, that is no headline."""
+BUSY_MIN_RATIO: Final = 0.9
+"""Of the typical step. A device that computes for longer has no time that something else than less work wins back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def headline(result: Result, summary: Summary) -> Headline:
         computes_less = _computes_less(result, summary)
         words = _words(largest, result.suspects, _whole(summary), computes_less)
         return Headline(percent(largest.cost_ratio), words, _first_step(largest, result, computes_less), calm=False)
-    return _starved(result, summary) or _calm(result, summary)
+    return _starved(result, summary) or _busy(result, summary) or _calm(result, summary)
 
 
 def saving_words(row: SavingRow, result: Result, summary: Summary) -> str:
@@ -76,11 +78,22 @@ def _starved(result: Result, summary: Summary) -> Headline | None:
     """Of a device that may have waited for the host most of the time; None where it did not, or a profiler tells."""
     unsure_ns, whole_ns = summary.unsure_ns or 0, summary.window_ns or 0
     is_told = any(finding.code == DEVICE_CAUGHT_UP.code for finding in result.findings)
-    if not is_told or not whole_ns or unsure_ns < STARVED_MIN_RATIO * whole_ns:
+    if not is_told or not whole_ns or summary.is_sure:
         return None
     told = f"{duration(unsure_ns)} of {duration(whole_ns)}"
-    words = f"of the typical step the device may have waited for the host, at most: {told}."
+    words = f"of the typical step the device computes or waits for the host, and events do not tell which: {told}."
     return Headline(percent(unsure_ns / whole_ns), words, DEVICE_CAUGHT_UP.to_do, calm=False)
+
+
+def _busy(result: Result, summary: Summary) -> Headline | None:
+    """Of a device that computes nearly all the time; None where it does not, or where that is not known."""
+    compute, whole_ns = summary.part("compute"), summary.window_ns
+    is_on_device = summary.unsure_ns is not None or bool(result.launches)
+    if compute is None or compute.ratio < BUSY_MIN_RATIO or not is_on_device or not summary.is_sure:
+        return None
+    told = f"{duration(compute.ns)} of {duration(whole_ns)}"
+    words = f"of {_whole(summary)} the device computes: {told}. Only less or faster computation shortens it."
+    return Headline(percent(compute.ratio), words, "", calm=True)
 
 
 def _whole(summary: Summary) -> str:
@@ -148,9 +161,17 @@ def _first_step(one: SavingRow, result: Result, computes_less: bool) -> str:
     if one.cause == AT_WORK and one.half_gap_ns is not None:
         return f"give the host less to launch: {less_to_launch(result)}"
     if one.cause == savings.EXPOSED and computes_less:
-        return "look at what it waits for, and for a slow rank; then send less, or over a faster link"
+        return _less_to_send(result)
     kind = LATE_RANK if one.finding == RUN_TOO_SHORT.code else KINDS[one.finding]
     return kind.to_do.replace("`", "")
+
+
+def _less_to_send(result: Result) -> str:
+    """What shortens communication that is longer than computation."""
+    worst = summarize(result).worst
+    is_small = worst is not None and not is_in_its_bytes(worst, result)
+    less = "send fewer, larger messages" if is_small else "send less, or over a faster link"
+    return less if waits_little(result) else f"look at what it waits for, and for a slow rank; then {less}"
 
 
 def _calm(result: Result, summary: Summary) -> Headline:

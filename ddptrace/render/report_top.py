@@ -70,13 +70,13 @@ def lead(summary: Summary) -> str:
     if typical is None:
         return ""
     on_device = duration(typical.wall_ns) != duration(typical.window_ns)
-    apart = f" on the device ({duration(typical.wall_ns)} on the host)" if on_device else ""
+    apart = f" on the device and {duration(typical.wall_ns)} on the host" if on_device else ""
     beside = "; ".join(filter(None, (all_steps_words(summary), divided_words(summary))))
     beside = f" ({beside})" if beside else ""
     said = [escape(f"The typical step takes {duration(typical.window_ns)}{apart}{beside}.")]
     if summary.comm_ns:
-        hidden = escape(percent(summary.overlap_ratio))
-        said.append(f"It communicates for {duration(summary.comm_ns)}, {hidden} of it behind compute.")
+        hidden = f", {escape(percent(summary.overlap_ratio))} of it behind compute" if summary.is_sure else ""
+        said.append(f"It communicates for {duration(summary.comm_ns)}{hidden}.")
     remote = remote_words(summary)
     if remote is not None:
         said.append(escape(remote))

@@ -101,8 +101,8 @@ def step_lines(summary: Summary) -> Iterator[str]:
     yield from textwrap.wrap(f"Typical step {duration(typical.window_ns)}  {mean}", WIDTH, subsequent_indent="  ")
     for more in filter(None, (all_steps_words(summary), divided_words(summary))):
         yield from textwrap.wrap(more, WIDTH, initial_indent="  ", subsequent_indent="    ")
-    if duration(summary.wall_ns) != duration(summary.window_ns):
-        yield f"  on the device, from the end of one step's work to the next; {duration(summary.wall_ns)} on the host"
+    if duration(typical.wall_ns) != duration(typical.window_ns):
+        yield f"  on the device, from the end of one step's work to the next; {duration(typical.wall_ns)} on the host"
     for part in summary.parts:
         if part.ns or part.name != "exposed_memory":
             yield part_line(PARTS[part.name], part)
@@ -157,6 +157,11 @@ def overlap_words(summary: Summary) -> str:
         what = "communication" if remote is None else "collective"
         told = f"No {what} was measured in these steps, so the overlap is unknown."
         return told if remote is None else f"{remote} {told}"
+    if not summary.is_sure:
+        return (
+            f"How much of {duration(summary.comm_ns)} communication is hidden behind compute is unknown (evidence"
+            f" {summary.evidence}: {EVIDENCE[summary.evidence]}).{compute_words(summary)}"
+        )
     return (
         f"{percent(summary.overlap_ratio)} of {duration(summary.comm_ns)} communication is hidden behind compute"
         f" (evidence {summary.evidence}: {EVIDENCE[summary.evidence]}).{compute_words(summary)}"

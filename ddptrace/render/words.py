@@ -156,7 +156,8 @@ def all_steps_words(summary: Summary) -> str | None:
     if max(abs(ns / typical.wall_ns - 1) for ns in (every.wall_median_ns, every.wall_p95_ns)) <= UNLIKE_MIN_RATIO:
         return None
     lengths = f"median {duration(every.wall_median_ns)}, p95 {duration(every.wall_p95_ns)}"
-    return f"all {counted(every.steps, 'rank-step')} after the first: {lengths}"
+    clock = "" if duration(typical.wall_ns) == duration(typical.window_ns) else " on the host"
+    return f"all {counted(every.steps, 'rank-step')} after the first{clock}: {lengths}"
 
 
 def hidden_words(hidden_ns: int | None, comm_ns: int | None) -> str:
@@ -189,7 +190,8 @@ def parallelism_words(result: Result) -> str:
 def kind_words(row: ParallelismRow) -> str:
     if row.kind == Kind.INFERENCE:
         return f"{KINDS[Kind.INFERENCE]} with {printable(row.told_by)}"
-    return f"{KINDS[Kind(row.kind)]}{f' over {row.group_size} ranks' if row.group_size else ''}"
+    over = f" over {counted(row.group_size, 'rank')}" if row.group_size else ""
+    return f"{KINDS[Kind(row.kind)]}{over}"
 
 
 def known_phases(summary: Summary) -> tuple[Share, ...]:

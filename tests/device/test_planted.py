@@ -18,6 +18,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, measured_steps, summarize
 from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.whatif.tables import Setting
+from ddptrace.predictor import analyze_with_forecast
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
 from tests.device.device import HERE
@@ -31,6 +32,9 @@ pytestmark = pytest.mark.alone  # beside other work the device starves, and each
 ACTIVE = {"late": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
 PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
+LATE_RATIO = 0.9 if HERE.has_ledger else 0.8
+"""Of what is planted, that a late rank costs: less where ranks take turns on one GPU, as the one that would be last
+without it is late as well, by the kernels of the others."""
 EVENTS_NS = 1_000_000  # by which a step's events may be off: of their clock, and where its device goes on late
 STILL = "host-stands-still"
 IDLE_CODES = {kind.code for kind in savings.IDLE_KINDS.values()} | {"exposed-copies"}
@@ -185,6 +189,14 @@ def test_a_step_is_predicted_without_the_cause(
     assert least_ns <= predictor.recorded_ns - found.step_ns <= predictor.recorded_ns
 
 
+def test_the_report_predicts_what_whatif_does(planted: functools.partial[Path]) -> None:
+    run = planted("trace", "sleep") / "run"
+    result, forecast = analyze_with_forecast(run)
+    assert forecast.of_device is not None
+    (limit,) = [limit for limit in forecast.of_device.limits if limit.saving.cause == AT_WORK]
+    assert limit.remedy == TimelinePredictor(result).predict("host twice as fast", Setting(host=2.0))
+
+
 @pytest.mark.parametrize("recorder", ["profiler", "trace"])
 def test_a_host_that_is_ahead_wins_nothing_by_being_faster(planted: functools.partial[Path], recorder: str) -> None:
     """The device has four times 40 ms to do in each step."""
@@ -228,7 +240,7 @@ def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
 def test_events_name_the_rank_that_is_late(planted: functools.partial[Path], recorder: str) -> None:
     result = analyzed(planted(recorder, "late"), recorder)
     (suspect,) = result.suspects
-    assert suspect.rank == 1 and suspect.phase == "forward" and suspect.cost_ns >= 9 * PLANTED_NS // 10
+    assert suspect.rank == 1 and suspect.phase == "forward" and suspect.cost_ns >= LATE_RATIO * PLANTED_NS
     assert result.savings[0].cause == savings.LATE and result.savings[0].where == "rank 1"
     assert "rank 1" in headline(result, summarize(result)).words
     assert advice(result)[0] == "late-rank" and "exposed-bucket" not in advice(result)
@@ -267,7 +279,7 @@ def test_a_device_that_may_wait_for_the_host_is_said_to_need_a_profiler(
     """Events do not tell for how long; nothing is said to be computing, or idle, that may not be."""
     result = analyzed(planted("events", cause), "events")
     shown = headline(result, summarize(result))
-    assert "the device may have waited for the host" in shown.words and "profiler window" in shown.first_step
+    assert "the device computes or waits for the host" in shown.words and "profiler window" in shown.first_step
     assert "device-caught-up" in {finding.code for finding in result.findings}
     assert not IDLE_CODES & set(advice(result))
 

@@ -235,7 +235,7 @@ def test_what_other_streams_do_meanwhile_is_unsure() -> None:
 def test_a_device_that_runs_dry_within_phases_is_told() -> None:
     dry = [(kind, placed, placed + 5) for kind, placed, _ in STEP]
     (told,) = [one for one in analyzed([], dry).findings if one.code == "device-caught-up"]
-    assert "up to 370 µs of the typical step (92 %)" in told.message
+    assert "in 370 µs of the typical step (92 %) it computed or waited" in told.message
     assert "device-caught-up" not in {finding.code for finding in analyzed([], STEP).findings}
 
 

@@ -122,8 +122,17 @@ def test_what_lies_outside_every_steps_window_is_told_in_nanoseconds() -> None:
     (finding,) = [one for one in result.findings if one.code == "outside-window"]
     assert finding.where == "rank 0"
     assert finding.message.startswith("10 ns of device work")
+    little = analyzed(gpu_window(0, 30_000, Piece(1, 2, (0, 1)), Piece(12, 20_000, (11, 12))), steps=((10, 20_001),))
+    assert not [one for one in little.findings if one.code == "outside-window"]  # under a thousandth of all work
     inside = analyzed(gpu_window(0, 100, Piece(12, 30, (11, 12))), steps=((10, 20),))
     assert not [one for one in inside.findings if one.code == "outside-window"]
+
+
+def test_ranks_that_record_no_collective_are_said_to_train_alone() -> None:
+    both = [rank(k, steps=[step(0, 10, 20)], windows=(gpu_window(0, 100, Piece(12, 30, (11, 12))),)) for k in (0, 1)]
+    (finding,) = [one for one in analyze_run(run(*both, world_size=2)).findings if one.code == "no-communication"]
+    assert finding.severity == "warning"
+    assert "each seems to train alone" in finding.message and "DistributedDataParallel" in finding.message
 
 
 def test_the_devices_work_counts_wherever_it_was_seen_also_before_and_behind_the_window() -> None:

@@ -115,7 +115,7 @@ def test_work_without_a_launch_is_counted_with_both_overlaps() -> None:
     finding = found(analyzed(rank(windows=[work], recorded=False)))["without-launch"]
     assert (finding.severity, finding.where) == ("info", "rank 0")
     assert "1 of 3 device events (33 %)" in finding.message
-    assert "50 % of all work, and 25 % of the work with a launch" in finding.message
+    assert "With them 50 % of the communication is hidden, without them 25 %" in finding.message
     complete = gpu_window(0, 100, Piece(40, 50, (30, 31)))
     assert "without-launch" not in found(analyzed(rank(windows=[complete], recorded=False)))
 

@@ -454,10 +454,12 @@ def test_of_phases_of_which_none_is_sure_one_stall_does_not_name_another_than_al
     assert [one.phase for one in costs_of_suspects(costs, own, lambda steps: held)] == ["other"]
 
 
+ASLEEP = "it sleeps or is blocked for these 20.0 ms, and uses the processor for no longer than the others"
+
+
 def test_time_that_nobody_feels_is_not_told_as_none() -> None:
     late = Lateness(1, "forward", 20.0 * MS, 20.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
-    for cpu_ns, said in ((10_000.0, "it sleeps or is blocked for these 20.0 ms: it uses the processor no longer"),
-                         (-3.0 * MS, "it sleeps or is blocked for these 20.0 ms: it uses the processor no longer"),
+    for cpu_ns, said in ((10_000.0, ASLEEP), (-3.0 * MS, ASLEEP),
                          (200_000.0, "of these 20.0 ms it uses the processor for 200 µs; the rest it sleeps or is"
                           " blocked")):  # fmt: skip
         held = [Held(0.0, None, None, 0.0), Held(0.0, None, None, cpu_ns)]
@@ -469,7 +471,7 @@ def test_what_a_late_rank_queues_is_not_called_sleep_and_all_phases_are_named_wh
     held = [Held(0.0, None, 1.0 * MS, 10.0 * MS), Held(0.0, None, 9.0 * MS, 14.0 * MS)]
     said = cause_of(late, held).evidence
     assert "the 30.0 ms of all its phases" in said
-    assert "4.00 ms and waits for one for 8.00 ms; the rest" in said
+    assert "4.00 ms and waits for a processor for 8.00 ms; the rest" in said
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,23 @@ def test_where_only_profiled_steps_are_known_to_compute_they_show_it_whatever_th
     assert [row.step for row in typical_steps(rows)[0]] == [2, 3]
 
 
+def test_a_few_steps_of_which_nothing_told_when_they_computed_are_left_out() -> None:
+    """As one in which a CUDA graph was captured."""
+    rows = host_steps((100,) * 8)
+    untimed = [replace(row, compute_ns=None) if row.step == 5 else row for row in rows]
+    typical, population = typical_steps(untimed)
+    assert 5 not in {row.step for row in typical} and "first, paused and untimed" in population
+    assert measured_steps(untimed) == (typical, population)
+    mostly = [replace(row, compute_ns=None) if row.step > 3 else row for row in rows]
+    assert "untimed" not in typical_steps(mostly)[1]
+
+
+def test_profiled_steps_of_which_the_first_was_cut_are_not_called_all() -> None:
+    assert measured_steps(device_steps((31.9, 81.9, 76.9), (80, 80.5, 79)))[1] == (
+        "all profiled steps that the file shows whole"
+    )
+
+
 def test_where_all_steps_were_profiled_they_are_the_typical_ones() -> None:
     rows = host_steps((100, 90, 80), profiled=(1, 2, 3))
     assert measured_steps(rows) == typical_steps(rows) == (rows, "all profiled steps")

@@ -178,13 +178,10 @@ def test_on_a_device_the_exec_is_the_hull_of_the_communication_kernels_launched_
     assert joined.device.launch_begin_at_ns.tolist() == [0, 160, 120, 300, 140, 330, 0]
     assert joined.unclaimed is not None
     assert joined.device.begin_at_ns[joined.unclaimed].tolist() == [40, 910]
-    assert {finding.code for finding in joined.findings} == {"exec-unclaimed"}
-    launched, queued = (finding.message for finding in joined.findings)
-    assert launched.startswith(
-        "1 of the communication kernels came from no recorded call: in profiled steps they count"
-    )
-    assert queued.startswith(
-        "1 of the communication kernels were queued before the window: in profiled steps they count"
+    (finding,) = joined.findings  # the kernel of a launch before the window may be anybody's
+    assert (finding.code, finding.severity) == ("exec-unclaimed", "info")
+    assert finding.message.startswith(
+        "1 communication kernel belongs to no recorded call: in profiled steps they count"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.units import left_words, named, signed_tenths
+from ddptrace.units import left_words, named, signed_percent, signed_tenths
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,8 @@ def test_many_are_told_by_the_ends_of_their_runs_or_counted(numbers: list[int], 
 
 
 def test_a_change_in_tenths_has_the_minus_sign_of_all_changes() -> None:
-    assert [signed_tenths(ratio) for ratio in (-0.0136, 0.0136)] == ["−1.4 %", "+1.4 %"]
+    assert [signed_tenths(ratio) for ratio in (-0.0136, 0.0136, -0.0001)] == ["−1.4 %", "+1.4 %", "0.0 %"]
+    assert [signed_percent(ratio) for ratio in (-1.0, -0.997, -0.004)] == ["−100 %", "−99 %", "< 1 %"]
 
 
 def test_what_is_left_is_told_from_what_is_done() -> None:

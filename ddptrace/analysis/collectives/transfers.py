@@ -13,9 +13,12 @@ from statistics import fmean, median
 from typing import Final
 
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import BucketSummary
 from ddptrace.ops import FACTORS
 from ddptrace.schema import Evidence
 
+FEW_NBYTES: Final = 1 << 16
+"""This much takes half a millisecond at 1 Gbit/s: if it takes longer, the rest is latency or waiting."""
 SIZES_MIN: Final = 3
 SPAN_MIN: Final = 16
 """The largest size is at least so many times the smallest, or start and rate cannot be told apart."""
@@ -138,3 +141,24 @@ def line(sizes: Iterable[int], times: Sequence[float]) -> tuple[float, float]:
     if start < 0:
         return 0.0, r / rr
     return (o / oo, 0.0) if slope < 0 else (start, slope)
+
+
+# Whether the bytes of a bucket take its time --------------------------------------------------------------------------
+
+
+BYTES_MIN_RATIO: Final = 0.5
+"""If a bucket's bytes, at the run's own bandwidth, take at least this share of its time, the bytes are the cause."""
+
+
+def is_in_its_bytes(worst: BucketSummary, result: Result) -> bool:
+    """Whether its bytes can be what takes the time, at the bandwidth that collectives as large or larger had."""
+    if worst.nbytes is None or worst.comm_ns is None:
+        return True
+    larger = [
+        row.algbw_bytes_per_s
+        for row in result.collectives
+        if row.tells_arrival and row.algbw_bytes_per_s and (row.nbytes or 0) > worst.nbytes
+    ]
+    if larger:
+        return worst.nbytes * 1e9 / median(larger) >= BYTES_MIN_RATIO * worst.comm_ns
+    return worst.nbytes > FEW_NBYTES

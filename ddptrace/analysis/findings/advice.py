@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from statistics import median
 from typing import Final
 
-from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
+from ddptrace.analysis.collectives.transfers import is_in_its_bytes
+from ddptrace.analysis.findings.collectives import exposed_collective
 from ddptrace.analysis.findings.waiting import MeanWait, device_waits, mean_wait
 from ddptrace.analysis.pipeline.digest import idle_in_pipelines_ns, pipeline_digests
 from ddptrace.analysis.rank_tables import RankFacts
-from ddptrace.analysis.ranks.digest import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.ranks.digest import WAITING_MIN_RATIO, matched_time, waits_little
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.savings import EXPOSED
@@ -30,12 +30,13 @@ def bucket_findings(
     if exposed is None or not summary.comm_ns:
         return
     if exposed.ratio < WORTH_RATIO:
-        yield WELL_HIDDEN(
-            "run",
-            f"Communication is well hidden: only {percent(exposed.ratio)} of the step waits for it"
-            f" ({duration(exposed.ns)} exposed of {duration(summary.comm_ns)}, mean of {summary.steps} rank-steps)."
-            " Look for time elsewhere.",
-        )
+        if result.world_size != 1 and summary.is_sure:
+            yield WELL_HIDDEN(
+                "run",
+                f"Communication is well hidden: only {percent(exposed.ratio)} of the step waits for it"
+                f" ({duration(exposed.ns)} exposed of {duration(summary.comm_ns)}, mean of {summary.steps} rank-steps)."
+                " Look for time elsewhere.",
+            )
         return
     sent_ns = sum(row.cost_ns for row in result.savings if row.cause == EXPOSED)
     if (result.suspects or (late_known and comparable)) and 2 * sent_ns < exposed.ns:
@@ -74,8 +75,6 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
 
 MIB: Final = 1 << 20
 PREDICTED: Final = "; `ddptrace advise` predicts whether that wins anything"
-BYTES_MIN_RATIO: Final = 0.5
-"""If a bucket's bytes, at the run's own bandwidth, take at least this share of its time, the bytes are the cause."""
 
 
 def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Sequence[RankFacts]) -> str:
@@ -157,24 +156,18 @@ def _absent(worst: BucketSummary, result: Result) -> str | None:
 
 def _less_time(worst: BucketSummary, result: Result, ranks: Sequence[RankFacts]) -> str:
     """What makes communication shorter, by what it spends its time on."""
-    if not _is_in_its_bytes(worst, result):
-        return f"{size(worst.nbytes or 0)} is small, so the time is latency or waiting, not bandwidth"
+    if not is_in_its_bytes(worst, result):
+        return f"{size(worst.nbytes or 0)} is small, so the time is {_latency(worst, result)}, not bandwidth"
     fewer = _fewer_bytes(result, ranks)
     return f"send fewer bytes ({fewer}) or use a faster link" if fewer else "use a faster link"
 
 
-def _is_in_its_bytes(worst: BucketSummary, result: Result) -> bool:
-    """Whether its bytes can be what takes the time, at the bandwidth that collectives as large or larger had."""
-    if worst.nbytes is None or worst.comm_ns is None:
-        return True
-    larger = [
-        row.algbw_bytes_per_s
-        for row in result.collectives
-        if row.tells_arrival and row.algbw_bytes_per_s and (row.nbytes or 0) > worst.nbytes
-    ]
-    if larger:
-        return worst.nbytes * 1e9 / median(larger) >= BYTES_MIN_RATIO * worst.comm_ns
-    return worst.nbytes > FEW_NBYTES
+def _latency(worst: BucketSummary, result: Result) -> str:
+    """What a small bucket spends its time on, with what shortens that where it is known."""
+    if not waits_little(result):
+        return "latency or waiting"
+    several = any(row.layout == worst.layout and row.index != worst.index for row in result.buckets)
+    return "latency (fewer, larger buckets have less of it)" if several else "latency"
 
 
 def _fewer_bytes(result: Result, ranks: Sequence[RankFacts]) -> str:

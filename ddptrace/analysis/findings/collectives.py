@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
+from ddptrace.analysis.collectives.transfers import FEW_NBYTES
 from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.ranks.digest import MatchDigest, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
@@ -209,8 +210,6 @@ def _source_words(kind: CollectiveDigest) -> str:
 # Small messages that take long ----------------------------------------------------------------------------------------
 
 
-FEW_NBYTES: Final = 1 << 16
-"""This much takes half a millisecond at 1 Gbit/s: if it takes longer, the rest is latency or waiting."""
 LONG_NS: Final = 1_000_000
 SLOW_MIN_RATIO: Final = 0.05
 """Of the step."""

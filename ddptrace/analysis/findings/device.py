@@ -36,6 +36,8 @@ from ddptrace.findings import (
 )
 from ddptrace.units import duration, named, percent
 
+OUTSIDE_MAX_RATIO: Final = 0.001
+"""Of all device work. Less of it outside of all steps is not told."""
 UNKNOWN: Final = "not known"
 Idle = tuple[Sequence[IdleRow], Sequence[int], str]
 """Rows of `idle`, the windows' lengths in ns, and where that was, in words."""
@@ -44,7 +46,7 @@ Idle = tuple[Sequence[IdleRow], Sequence[int], str]
 def device_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     yield from _without_launch(result)
     yield from _launches_missing(result)
-    yield from _outside(ranks)
+    yield from _outside(ranks, result)
     yield from _by_order(result)
     yield from _idle(result)
     yield from exposed_copies(result)
@@ -58,14 +60,16 @@ def _without_launch(result: Result) -> Iterator[Finding]:
         yield WITHOUT_LAUNCH(
             _of(rows),
             f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
-            f" file: most were queued before the window. {_overlaps(rows)}Work without a launch is assigned to steps by"
-            " its time.",
+            f" file; most were queued before the window. Each counts to the step in which it ran.{_overlaps(rows)}",
         )
 
 
 def _overlaps(rows: Sequence[RankRow]) -> str:
+    """Where these events change it by as much as can be seen."""
     every, launched = _overlap([row.all for row in rows]), _overlap([row.with_launch for row in rows])
-    return f"Overlap is {every} of all work, and {launched} of the work with a launch. " if every != UNKNOWN else ""
+    if every in (UNKNOWN, launched):
+        return ""
+    return f" With them {every} of the communication is hidden, without them {launched}."
 
 
 def _of(rows: Sequence[RankRow]) -> str:
@@ -89,17 +93,17 @@ def _launches_missing(result: Result) -> Iterator[Finding]:
         )
 
 
-def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+def _outside(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     strays = [rank for rank in ranks if rank.outside_ns]
-    if strays:
+    ran_ns = sum(row.all.span_ns - row.all.idle_ns for row in result.ranks if row.all is not None)
+    if sum(rank.outside_ns for rank in strays) > OUTSIDE_MAX_RATIO * ran_ns:
         where = named("rank", [rank.rank for rank in strays])
         ns = sum(rank.outside_ns for rank in strays)
         exact = "" if duration(ns) == f"{ns} ns" else f" ({ns} ns)"
         yield OUTSIDE_WINDOW(
             where,
-            f"{duration(ns)}{exact} of device work on {where} are outside the windows of all steps (queued before"
-            " the first step or launched after the last): no step counts them; the tables of ranks, streams and scopes"
-            " do.",
+            f"{duration(ns)}{exact} of device work on {where} ran before the first step or after the last, so that no"
+            " step counts them; the tables of ranks, streams and scopes do.",
         )
 
 

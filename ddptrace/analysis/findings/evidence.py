@@ -11,7 +11,7 @@ from typing import Final
 
 from ddptrace.analysis.rank_tables import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import measured_steps, steady_steps
+from ddptrace.analysis.summary import UNLIKE_MIN_RATIO, measured_steps, steady_steps, typical_steps
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
@@ -35,8 +35,8 @@ from ddptrace.findings import (
 from ddptrace.schema import Evidence
 from ddptrace.units import duration, named, percent
 
-DIFFERENT_MIN_RATIO: Final = 0.1
-"""Of their length. If profiled steps differ from the others by more, there is a finding."""
+LONGER_MIN_RATIO: Final = 0.1
+"""Of the others' length. If profiled steps are longer by more, there is a finding: the profiler may slow them."""
 UNKNOWN_MAX_RATIO: Final = 0.05
 """Of all collectives. If more are unknown, it is a warning: DDP itself sends a few small ones at its start."""
 COARSE: Final = "so compute is the length of the phases without waits, whatever ran inside them"
@@ -132,9 +132,9 @@ def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterat
     if ends and dry >= DRY_MIN_RATIO * ends and left_open:
         yield DEVICE_CAUGHT_UP(
             "run",
-            f"At {dry} of {ends} ends of forward, backward and update, the device had nothing more to do: it had waited"
-            f" for the host. Events do not show how long: {left_open}. A phase counts as compute, the rest as"
-            f" idle time: {how.profile} to measure them.",
+            f"The device waited for the host: at {dry} of {ends} ends of forward, backward and update it had nothing"
+            f" left to do. Events do not show for how long it waited: {left_open}. What of that lies in a phase is"
+            f" counted as compute, the rest as idle time: {how.profile} to measure them.",
         )
 
 
@@ -145,7 +145,7 @@ def _left_open(result: Result) -> str:
     if not whole_ns:
         return ""
     share = f"{duration(unsure_ns / len(rows))} of the typical step ({percent(unsure_ns / whole_ns)})"
-    return f"up to {share} may be compute or idle time"
+    return f"in {share} it computed or waited"
 
 
 def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -157,7 +157,8 @@ def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         yield DEVICE_UNTIMED(
             where,
             f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, or too"
-            " many events of the device were under way.",
+            " many events of the device were under way. If a graph holds a whole step, ddptrace sees no step where it"
+            " is replayed: call t.step() after each replay.",
         )
 
 
@@ -167,14 +168,14 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     ended += sum(rank.inferred_events for rank in ranks)
     told = [(ended, "only the end was measured, and the begin inferred")] if ended else []
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
-    if any(rank.inferred_events and any("nccl" in one for one in rank.backends) for rank in ranks):
-        advice = f"{advice}, or with TORCH_NCCL_ENABLE_TIMING=1 to have NCCL tell how long each took"
+    by_nccl = any(rank.inferred_events and any("nccl" in one for one in rank.backends) for rank in ranks)
+    timing = " With TORCH_NCCL_ENABLE_TIMING=1, NCCL tells how long each takes." if by_nccl else ""
     if told:
         of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
         yield APPROXIMATE_OVERLAP(
             "run",
             f"No profiler saw {ended + bounded} of {comms} collectives run ({of}), so their overlap is approximate:"
-            f" {advice}.",
+            f" {advice}.{timing}",
         )
 
 
@@ -185,16 +186,22 @@ def _under_the_profiler(result: Result) -> Iterator[Finding]:
     if not under or not others or not median(others):
         return
     ratio = median(under) / median(others)
-    if abs(ratio - 1) > DIFFERENT_MIN_RATIO:
-        is_by_profiler = all(row.profiled for row in measured_steps(result.steps)[0])
-        so = (
-            "The typical step divides as they do" if is_by_profiler else "They do not show how the typical step divides"
-        )
+    if not 1 - UNLIKE_MIN_RATIO <= ratio <= 1 + LONGER_MIN_RATIO:
         yield PROFILED_STEPS_DIFFER(
             "run",
-            f"Steps under the profiler took {ratio:.1f} times as long as the others (median {duration(median(under))}"
-            f" of {len(under)} rank-steps, against {duration(median(others))} of {len(others)}). {so}.",
+            f"Steps under the profiler took {ratio:.1f} times as long as the others on the host (median"
+            f" {duration(median(under))} of {len(under)} rank-steps, against {duration(median(others))} of"
+            f" {len(others)}). {_profiled_so(result)}.",
         )
+
+
+def _profiled_so(result: Result) -> str:
+    """What the profiled steps are good for."""
+    if all(row.profiled for row in typical_steps(result.steps)[0]):
+        return "The typical step is made of them alone, and so says little of a step without the profiler"
+    if all(row.profiled for row in measured_steps(result.steps)[0]):
+        return "They show how the typical step divides, but not how long it takes"
+    return "They do not show how the typical step divides"
 
 
 def _why_unprofiled(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool, so: str) -> str:
@@ -232,12 +239,13 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
         ops.update(rank.unknown_ops)
         sites.update(rank.unknown_sites)
     if ops:
-        count, (op, _) = ops.total(), ops.most_common(1)[0]
+        count, (op, most) = ops.total(), ops.most_common(1)[0]
+        kind = op if most == count else f"most of them {op}"
         where = "".join(f", at {site}" for site, times in sites.most_common(1) if 2 * times > count)
         severity: Severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
         yield UNKNOWN_EXEC(
             "run",
-            f"It is unknown when {count} of {comms} collectives (most of them {op}{where}) ran, so they are missing"
+            f"It is unknown when {count} of {comms} collectives ({kind}{where}) ran, so they are missing"
             f" from communication and overlap: {missed or f'{how.profile} to see them'}.",
             severity,
         )

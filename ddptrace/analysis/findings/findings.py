@@ -38,7 +38,7 @@ from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_tables import Failure, RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, steady_steps
 from ddptrace.findings import (
     BUCKET_LAYOUT_UNKNOWN,
     COLLECTIVE_FAILED,
@@ -53,7 +53,7 @@ from ddptrace.findings import (
     Finding,
     without_silenced,
 )
-from ddptrace.units import duration, named
+from ddptrace.units import counted, duration, named
 
 
 def run_findings(
@@ -147,17 +147,25 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
     silent, on_device = not any(rank.comms for rank in ranks), any(row.gpu_events for row in result.ranks)
     is_one_file = result.world_size is None and len(ranks) == 1 and not ranks[0].recorded
+    is_alone = result.world_size == 1
     if silent and on_device and is_one_file:
         yield _seems_alone()
         return
-    if silent and on_device and result.world_size != 1:
+    if silent and on_device and not is_alone and not result.rpcs and all(rank.recorded for rank in ranks):
+        yield NO_COMMUNICATION(
+            "run",
+            f"{counted(len(ranks), 'rank')} took part, and none recorded a collective: each seems to train alone. If"
+            " they should train one model, wrap it in DistributedDataParallel; if kernels communicate that ddptrace"
+            " does not know, name them with --comm-kernel.",
+        )
+    elif silent and on_device and not is_alone:
         yield NO_COMMUNICATION(
             "run",
             "No kernel is known to communicate. If the devices work together, name their kernels of communication with"
             " --comm-kernel.",
             "info",
         )
-    elif silent and not on_device and not result.rpcs:
+    elif silent and not on_device and not result.rpcs and not (is_alone and result.recorded):
         yield NO_COMMUNICATION(
             "run",
             f"No rank recorded a collective, so there is no communication to judge: {how.communicate}.",
@@ -240,9 +248,16 @@ def _pauses(result: Result) -> Iterator[Finding]:
         longest = max(row.paused_ns for row in held)
         yield PAUSED_STEPS(
             named("step", steps),
-            f"ddptrace itself held the training thread in {named('step', steps)} for up to {duration(longest)} on one"
-            " rank, to start, stop or save the profiler: do not judge the program by these steps.",
+            f"ddptrace itself held the training thread for up to {duration(longest)} in {named('step', steps)}, to"
+            f" start, stop or save the profiler: {_paused_so(result, len(steps))}.",
         )
+
+
+def _paused_so(result: Result, steps: int) -> str:
+    one = steps == 1
+    if steady_steps(result.steps):
+        return f"the typical step leaves {'it' if one else 'them'} out"
+    return f"do not judge the program by {'this step' if one else 'these steps'}"
 
 
 def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -292,7 +307,17 @@ def of_several_files(findings: Sequence[Finding]) -> list[Finding]:
         alike.setdefault((finding.code, finding.severity, own + COUNT.sub("# ", finding.message, 1)), []).append(
             (rank, finding)
         )
-    return [_joined(group) for group in alike.values()]
+    return [_sentence(_joined(group)) for group in alike.values()]
+
+
+def _sentence(finding: Finding) -> Finding:
+    """Begin with a capital letter, unless a name begins the message."""
+    first = finding.message.partition(" ")[0]
+    return (
+        replace(finding, message=first.capitalize() + finding.message[len(first) :])
+        if first.isalpha() and first.islower()
+        else finding
+    )
 
 
 def _joined(group: Sequence[tuple[int | None, Finding]]) -> Finding:

@@ -293,8 +293,8 @@ def _uneven_advice(result: Result, slower: AbstractSet[int], others: AbstractSet
     if more >= MORE_MIN_RATIO * fewer:
         return f"More is launched there: {count} in a step. {even}"
     return (
-        f"No more is launched there ({count} in a step), so each piece takes longer: larger inputs, or a slower device."
-        f" {even}"
+        f"No more is launched there ({count} in a step), so each piece takes longer: look for larger inputs, a slower"
+        " device, and for other processes on the device."
     )
 
 

@@ -114,12 +114,11 @@ def _asleep(late: Lateness, worked_ns: float, queued_ns: float) -> str:
     """As in "of these 390 ms it uses the processor for 4.00 ms; the rest it sleeps or is blocked"."""
     phase, whole = duration(late.phase_excess_ns), duration(late.excess_ns)
     these = f"these {whole}" if phase == whole else f"the {whole} of all its phases"
-    waits = f" and waits for one for {duration(queued_ns)}" if queued_ns >= FELT_NS else ""
-    if worked_ns >= FELT_NS:
-        return f"of {these} it uses the processor for {duration(worked_ns)}{waits}; the rest it sleeps or is blocked"
-    if waits:
-        return f"of {these} it uses the processor no longer{waits}; the rest it sleeps or is blocked"
-    return f"it sleeps or is blocked for {these}: it uses the processor no longer"
+    parts = [f"uses the processor for {duration(worked_ns)}"] if worked_ns >= FELT_NS else []
+    parts += [f"waits for a processor for {duration(queued_ns)}"] if queued_ns >= FELT_NS else []
+    if parts:
+        return f"of {these} it {' and '.join(parts)}; the rest it sleeps or is blocked"
+    return f"it sleeps or is blocked for {these}, and uses the processor for no longer than the others"
 
 
 # What held each rank's training thread up, per step -------------------------------------------------------------------

@@ -298,6 +298,16 @@ class MatchedTime:
         return 1 - self.transfer_ns / self.ran_ns
 
 
+LITTLE_RATIO: Final = 0.1
+"""Of the communication: waiting for less of it is nothing to look at first."""
+
+
+def waits_little(result: Result) -> bool:
+    """Whether it is known that ranks hardly wait for each other inside their collectives."""
+    matched = matched_time(result)
+    return matched is not None and matched.waiting_ratio < LITTLE_RATIO
+
+
 def matched_time(result: Result) -> MatchedTime | None:
     """The clock-free estimate: the rank that came last waited for nobody, so its execution is the transfer. None where
     no execution tells when its rank came: a begin that follows from the launch tells nothing of waiting. Of the

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.intervals import Ints, clip, total, union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
@@ -56,7 +56,7 @@ class Timeline:
     calls: tuple[CollectiveRow, ...]
     meetings: int  # collectives in which ranks meet
     lacks_work: bool  # files may lack kernels of CUDA graphs
-    unexplained_ns: int  # by which work began later than it may have, and that is not played
+    unexplained_ns: int  # for so long some work waited for what is not known, and that is not played
 
 
 def timeline_of(result: Result) -> Timeline:
@@ -196,12 +196,14 @@ class _Window:
 
     @property
     def unexplained_ns(self) -> int:
-        """What of the delays is not played."""
+        """For how long any work waited with a delay that is not played, within the steps."""
         if self.lacks_work:
             return 0
         latest = np.stack([_at(times, which) for which, times, _ in self._causes()]).max(axis=0)
-        late = self.work.begin_at_ns - latest - MOST_DELAY_NS
-        return int(late[(latest > NEVER) & (late > 0)].sum())
+        late = (latest > NEVER) & (self.work.begin_at_ns - latest > MOST_DELAY_NS)
+        waits = union(np.column_stack((latest + MOST_DELAY_NS, self.work.begin_at_ns))[late])
+        ends = self._step_ends_ns()
+        return total(clip(waits, int(ends[0]), int(ends[-1])))
 
     def _to_begins(self) -> Iterator[Arrows]:
         sources = self._causes()
@@ -229,11 +231,23 @@ class _Window:
         before."""
         ends = self.step_ends
         yield Arrows.of(ends[:-1], ends[1:], Span.ORDER, 0, self.rank)
+        yield self._to_first_begin()
         keys = zip(self.step_of.tolist(), self.work.stream.tolist(), strict=True)
         last = {key: position for position, key in enumerate(keys)}
         rows = [(step, position) for (step, _), position in last.items() if step != NONE]
         steps, works = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         yield Arrows.of(self.ends[works], ends[1:][steps], Span.ORDER, 0, self.rank)
+
+    def _to_first_begin(self) -> Arrows:
+        """The first step's device time begins as the work before it ends, where the file has that work; events may
+        have told when that was."""
+        after_ns = self._step_ends_ns()[0] - self.work.end_at_ns
+        near = np.flatnonzero((self.step_of == NONE) & (np.abs(after_ns) <= MOST_DELAY_NS))
+        before = near[np.argmax(self.work.end_at_ns[near])] if len(near) else near
+        last = np.atleast_1d(before)
+        return Arrows.of(
+            self.ends[last], np.repeat(self.step_ends[:1], len(last)), Span.DELAY, after_ns[last], self.rank
+        )
 
 
 def _at(times: Ints, which: Ints) -> Ints:

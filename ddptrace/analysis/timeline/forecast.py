@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.collectives.transfers import transfers
+from ddptrace.analysis.collectives.transfers import FEW_NBYTES, transfers
 from ddptrace.analysis.intervals import Ints, clip, subtract, total, union
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import StepLength, measured_steps, steady_steps, summarize
+from ddptrace.analysis.summary import StepLength, measured_steps, steady_steps, summarize, uncut_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.steps import SavingRow, StepRow
 from ddptrace.analysis.tables.table import Table
@@ -41,6 +41,9 @@ CHANGE_RATIO: Final = 0.25
 """Share of a change by which it may be off."""
 MODEL_RATIO: Final = 0.02
 """Share of the step by which a prediction may be off where the change is small."""
+WHOLE_MIN_RATIO: Final = 0.9
+"""Of the following steps: a profiler window's first step that is shorter on the device alone lacks what a change would
+change."""
 UNEXPLAINED_RATIO: Final = 0.05
 """Share of the step; where more delays are not explained, the answer says so."""
 UNTESTED: Final = (
@@ -52,7 +55,7 @@ UNTESTED: Final = (
 def _populations(result: Result) -> tuple[list[StepRow], list[StepRow]]:
     """The steps that `summarize` measures, and all that could be among them: what one step wins the next may lose, so
     that changes show over all of them."""
-    return measured_steps(result.steps)[0], steady_steps(result.steps)
+    return measured_steps(result.steps)[0], uncut_steps(steady_steps(result.steps), WHOLE_MIN_RATIO)
 
 
 def late_rank(row: SavingRow) -> int | None:
@@ -113,14 +116,18 @@ class TimelinePredictor:
         whole = float(self._windows(self._replay, self.measured).mean())
         changes = [(replayed - windows) / whole for windows in kept]
         shares = [max(1 - float(change.mean()), 0.0) for change in changes]
-        off = hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * (1 - shares[0]), _chance(changes[0]))
-        low, high = min(shares) - off - self._eased(setting), max(shares) + off
+        off = [
+            hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * (1 - share), _chance(change))
+            for share, change in zip(shares, changes, strict=True)
+        ]
+        low = max(min(share - one for share, one in zip(shares, off, strict=True)) - self._eased(setting), 0.0)
+        high = max(share + one for share, one in zip(shares, off, strict=True))
         exposed, comm = self._hidden(kept[0], cases[0]) if setting.perfect_overlap else self._exposed(cases[0])
         return Prediction(
             name,
             setting,
             step_ns=round(self.recorded_ns * shares[0]),
-            low_ns=max(round(self.recorded_ns * low), 0),
+            low_ns=round(self.recorded_ns * low),
             high_ns=round(self.recorded_ns * high),
             per_backward_ns=None,
             gain_ratio=1 - shares[0],
@@ -199,15 +206,20 @@ class TimelinePredictor:
         return float(moved[mine[inside]].sum())
 
     @cached_property
-    def _starts(self) -> tuple[Floats, Floats]:
-        """By collective, what of its transfer no bandwidth shortens: the likeliest, and the most there can be."""
+    def _starts(self) -> tuple[Floats, Floats, Floats]:
+        """By collective, what of its transfer no bandwidth shortens: the likeliest, the least and the most there can
+        be. All of a small one is, where no line through several sizes tells."""
         fitted = {(one.op, one.group): one.line.start_ns for one in transfers(self.result) if one.line is not None}
         calls = self.timeline.calls
-        shortest: dict[str, float] = defaultdict(lambda: float("inf"))
+        shortest: dict[str, float] = defaultdict(lambda: FOREVER)
         for row in calls:
             shortest[row.op] = min(shortest[row.op], (row.exec_end_at_ns or 0) - (row.exec_start_at_ns or 0))
-        likely = np.array([fitted.get((row.op, row.group), 0.0) for row in calls])
-        return likely, np.array([max(shortest[row.op], fitted.get((row.op, row.group), 0.0)) for row in calls])
+        least = np.array([fitted.get((row.op, row.group), 0.0) for row in calls])
+        small = [row.nbytes is not None and row.nbytes <= FEW_NBYTES for row in calls]
+        untold = [(row.op, row.group) not in fitted for row in calls]
+        likely = np.where(np.logical_and(small, untold), FOREVER, least)
+        most = np.array([max(shortest[row.op], start) for row, start in zip(calls, likely.tolist(), strict=True)])
+        return likely, least, most
 
     def _eased(self, setting: Setting) -> float:
         """What kernels may win at most where nothing is sent beside them, as a share of the step."""
@@ -251,8 +263,8 @@ class TimelinePredictor:
         unexplained = self.timeline.unexplained_ns / max(sum(step.row.window_ns for step in self.timeline.steps), 1)
         if setting != RECORDED and unexplained >= UNEXPLAINED_RATIO:
             yield (
-                f"Work began late for reasons that the files do not show, {percent(unexplained)} of the time:"
-                " predictions leave these delays out, and a file that lacks events has such."
+                f"For {percent(unexplained)} of the time some work waits for reasons that the files do not show (other"
+                " work on the device, or events that a file lacks): predictions leave this waiting out."
             )
         ranks, world = len(self.result.ranks), self.result.world_size
         if changes_network(setting) and world is not None and ranks < world:
@@ -292,7 +304,8 @@ def _chance(changes: Floats) -> float:
 
 
 HALF: Final = 0.5
-NEVER: Final = -(2.0**61)
+FOREVER: Final = 2.0**61
+NEVER: Final = -FOREVER
 """Along an arrow that makes nothing wait."""
 GRADIENTS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word, Origin.FSDP.word, Origin.ZERO.word)
 REDUCES: Final = ("all_reduce", "reduce_scatter")

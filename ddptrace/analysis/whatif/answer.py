@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.pipeline.forecast import PipelinePredictor
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.timeline.advice import RunAdvice, advise_run
 from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.units.forecast import UnitPredictor
 from ddptrace.analysis.whatif.advise import Advice, advise
@@ -33,10 +35,11 @@ RANKS: Final = (8, 32, 128, 512, 2048)
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """All None where nothing was asked. `scale`: simulated; None for one rank alone. `refusal`: why the run tells
-    nothing."""
+    """All None where nothing was asked. `of_device`: advice by the profiler windows of a device, which stands instead
+    of `advice`. `scale`: simulated; None for one rank alone. `refusal`: why the run tells nothing."""
 
     advice: Advice | None = None
+    of_device: RunAdvice | None = None
     scale: Table[ScaleRow] | None = None
     refusal: str | None = None
 
@@ -104,7 +107,16 @@ def usual(predictor: AnyPredictor) -> dict[str, Setting]:
 def forecast_of(predictor: Predictor) -> Forecast:
     """Of one recorded run."""
     several = predictor.model.world_size > 1
-    return Forecast(advise(predictor), scaling(predictor, counts=RANKS) if several else None)
+    return Forecast(advise(predictor), scale=scaling(predictor, counts=RANKS) if several else None)
+
+
+def forecast_of_device(result: Result) -> Forecast:
+    """Of a run with profiler windows of a device.
+
+    Raises:
+        DdptraceError: They hold no whole step.
+    """
+    return Forecast(of_device=advise_run(TimelinePredictor(result)))
 
 
 # Many more ranks, on paper --------------------------------------------------------------------------------------------

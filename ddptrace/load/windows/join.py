@@ -44,6 +44,7 @@ from ddptrace.load.windows.device import KinetoWork
 from ddptrace.load.windows.idle import device_idle, host_calls
 from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
+from ddptrace.units import counted
 
 
 def join_windows(
@@ -190,7 +191,7 @@ def join_window(
     unclaimed = np.isin(works.position, strange)
     launched = int((works.launch[unclaimed] != NOTHING).sum())
     ranges = 0 if doubtful else strange_ranges
-    findings = _link_findings(where, len(events.name), doubtful, launched, len(strange) - launched, ranges)
+    findings = _link_findings(where, len(events.name), doubtful, launched, ranges)
     memory = union(works.spans(Work.MEMORY))
     idle = device_idle(events, works, _training_lane(events, training_threads), *_span(events, opened))
     return Joined(
@@ -255,28 +256,30 @@ def _hull(window: WindowEvents, kernels: list[int]) -> ExecRange:
     )
 
 
-COUNTED: Final = "in profiled steps they count as communication, but of no bucket, unit or known dimension"
-
-
-def _link_findings(
-    where: str, events: int, doubtful: Sequence[int], launched: int, queued: int, ranges: int
-) -> tuple[Finding, ...]:
-    """`launched`, `queued`: kernels of no recorded call, by whether the file holds their launch; `ranges`: likewise, of
-    the backend."""
+def _link_findings(where: str, events: int, doubtful: Sequence[int], kernels: int, ranges: int) -> tuple[Finding, ...]:
+    """`kernels`: those of no recorded call that were launched in the window; `ranges`: likewise, of the backend. Whose
+    the kernels are that were launched before it, the file does not tell, and nobody needs to know."""
     listed = ", ".join(map(str, doubtful[:8])) + (" …" if len(doubtful) > 8 else "")
     doubt = (
         f"{len(doubtful)} collectives (seq {listed}) ran in the window, but the backend's ranges cannot be assigned to "
         "them: their execution is based on weaker evidence"
     )
+    strange = (
+        f"{counted(kernels, 'communication kernel')} {_belong(kernels)} to no recorded call: in profiled steps they"
+        " count as communication, but of no bucket, unit or known dimension"
+    )
+    unknown = (
+        f"{counted(ranges, 'range of the backend', 'ranges of the backend')} {_belong(ranges)} to no recorded call: no"
+        " step counts them"
+    )
     said = [
         (not events, WINDOW_EMPTY, "the profiler's file holds no events of work"),
         (doubtful, EXEC_UNLINKED, doubt),
-        (launched, EXEC_UNCLAIMED, f"{launched} of the communication kernels came from no recorded call: {COUNTED}"),
-        (queued, EXEC_UNCLAIMED, f"{queued} of the communication kernels were queued before the window: {COUNTED}"),
-        (
-            ranges,
-            EXEC_UNCLAIMED,
-            f"{ranges} of the backend's ranges came from no recorded call: no step counts them",
-        ),
+        (kernels, EXEC_UNCLAIMED, strange),
+        (ranges, EXEC_UNCLAIMED, unknown),
     ]
     return tuple(kind(where, message) for applies, kind, message in said if applies)
+
+
+def _belong(count: int) -> str:
+    return "belongs" if count == 1 else "belong"

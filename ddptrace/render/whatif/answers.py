@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, summarize
+from ddptrace.analysis.summary import WORTH_RATIO, Summary, summarize
 from ddptrace.analysis.timeline.advice import RunAdvice, RunLimit
 from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
 from ddptrace.analysis.whatif.answer import Forecast, ScaleRow
@@ -79,7 +79,7 @@ def _units(advice: RunAdvice) -> Iterator[str]:
 def _run_limits(advice: RunAdvice, result: Result, summary: Summary) -> Iterator[str]:
     yield f"What limits the typical step of {duration(advice.recorded_ns)} now"
     if not advice.limits:
-        yield "  Nothing that ddptrace knows of."
+        yield from indented(f"No cause that ddptrace can tell costs {percent(WORTH_RATIO)} of it or more.")
     for limit in advice.limits:
         yield from indented(saving_words(limit.saving, result, summary))
         yield from _run_remedy(limit)
@@ -136,9 +136,12 @@ def _refusals(found: WhatIf) -> Iterator[str]:
     refused = [prediction for prediction in found.predictions if prediction.refusal is not None]
     if refused:
         yield "What this run cannot tell"
+        names: dict[str, list[str]] = defaultdict(list)
         for one in refused:
+            names[one.refusal or ""].append(one.name)
+        for why, about in names.items():
             yield from textwrap.wrap(
-                f"{one.name}: {one.refusal}.", WIDTH, initial_indent="  ", subsequent_indent="    "
+                f"{', '.join(about)}: {why}.", WIDTH, initial_indent="  ", subsequent_indent="    "
             )
 
 
@@ -150,16 +153,22 @@ def _fits(found: WhatIf) -> Iterator[str]:
 
 
 def _basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
-    """Each line once, with the answers that it is about where it is not all of them."""
+    lines = _basis(predictions)
+    if lines:
+        yield "Before you rely on this"
+    for line in lines:
+        yield from indented(line)
+
+
+def _basis(predictions: Iterable[Prediction]) -> list[str]:
+    """Each sentence once, with the answers that it is about where it is not all of them."""
     answered = [one for one in predictions if one.refusal is None]
     about: dict[str, list[str]] = defaultdict(list)
     for prediction in answered:
         for line in prediction.basis:
             about[line].append(prediction.name)
-    if about:
-        yield "Before you rely on this"
-    for line, names in about.items():
-        yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")
+    every = len(answered)
+    return [line if len(names) == every else f"{line} ({'; '.join(names)})" for line, names in about.items()]
 
 
 def advice_text(advice: Advice, result: Result) -> str:
@@ -305,7 +314,24 @@ def advice_section(forecast: Forecast) -> str:
     if forecast.refusal is not None:
         why = forecast.refusal[:1].upper() + forecast.refusal[1:]
         return section("What to change", "Nothing is predicted.", f"<p>{text(why)}.</p>")
+    if forecast.of_device is not None:
+        return _of_device_html(forecast.of_device)
     return "" if forecast.advice is None else _advice_html(forecast.advice)
+
+
+def _of_device_html(advice: RunAdvice) -> str:
+    """What would help, and what would not."""
+    remedies = [limit.remedy for limit in advice.limits if limit.remedy is not None]
+    doubt = doubt_words(advice.replay_error_ratio or 0.0)
+    basis = _basis((*remedies, *advice.useful, *advice.useless))
+    return section(
+        "What to change",
+        "Predicted by playing the profiled steps again; nothing of it was measured.",
+        f"<p>{escape(doubt)}</p>" if doubt else "",
+        _remedies_table("what would help", (*remedies, *advice.useful)),
+        _remedies_table("what would not help", advice.useless),
+        "".join(f"<p>{text(line)}</p>" for line in basis),
+    )
 
 
 def _advice_html(advice: Advice) -> str:
@@ -341,9 +367,9 @@ def _limits_table(advice: Advice) -> str:
 
 def _remedies_table(title: str, tried: Sequence[Prediction]) -> str:
     rows = [
-        [escape(prediction.name), millis(prediction.step_ns), escape(gain_words(prediction))] for prediction in tried
+        [escape(one.name), millis(one.step_ns), escape(interval_words(one)), escape(gain_words(one))] for one in tried
     ]
-    return table(((title, ""), ("step ms", ""), ("change", "")), rows) if rows else ""
+    return table(((title, ""), ("step ms", ""), ("between", ""), ("change", "")), rows) if rows else ""
 
 
 def _plans_table(advice: Advice) -> str:

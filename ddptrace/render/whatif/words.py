@@ -121,7 +121,7 @@ def replay_words(found: WhatIf) -> str:
         f" {duration(found.recorded_ns)}"
         f" ({signed_tenths(found.replay_error_ratio)})"
     )
-    if found.replayed.exposed_ns is None:
+    if found.replayed.exposed_ns is None or not (found.recorded_exposed_ns or found.replayed.exposed_ns):
         return f"{told}."
     return (
         f"{told}, of which {duration(found.recorded_exposed_ns)} are exposed communication"
