@@ -626,7 +626,7 @@ DEVICE_SHARED = FindingKind(
     Chapter.BASIS,
     "warning",
     "several ranks compute on one device, which serves one process after another",
-    "give each rank a device of its own, with `torch.cuda.set_device`",
+    "give each rank another device, with `torch.cuda.set_device`",
     sections=(Section.MEASURED,),
     silences=(DEVICE_CAUGHT_UP,),
 )

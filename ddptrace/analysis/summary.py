@@ -302,9 +302,16 @@ def _middle_profiled(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
 
 
 def _are_alike(some: Sequence[StepRow], others: Sequence[StepRow]) -> bool:
-    """Whether their median lengths on the host differ by little."""
-    length, other = (median(row.wall_ns for row in rows) for rows in (some, others))
+    """Whether their median lengths differ by little."""
+    length, other = (median(lengths) for lengths in lengths_by_one_clock(some, others))
     return abs(length - other) <= UNLIKE_MIN_RATIO * other
+
+
+def lengths_by_one_clock(*groups: Sequence[StepRow]) -> list[list[int]]:
+    """Return the lengths of steps, by group: on the device where all are known there, since a host that is ahead of it
+    is done earlier; else on the host."""
+    on_device = all(row.is_seen for rows in groups for row in rows)
+    return [[row.window_ns if on_device else row.wall_ns for row in rows] for rows in groups]
 
 
 def _middle_of(rows: Sequence[StepRow], what: str) -> tuple[list[StepRow], str]:

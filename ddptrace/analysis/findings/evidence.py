@@ -11,7 +11,14 @@ from typing import Final
 
 from ddptrace.analysis.rank_tables import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import UNLIKE_MIN_RATIO, measured_steps, steady_steps, typical_steps
+from ddptrace.analysis.summary import (
+    UNLIKE_MIN_RATIO,
+    lengths_by_one_clock,
+    measured_steps,
+    steady_steps,
+    typical_steps,
+    uncut_steps,
+)
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
@@ -182,14 +189,15 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
 def _under_the_profiler(result: Result) -> Iterator[Finding]:
     """Say how profiled steps compare with the others, and which of them show how the typical step divides."""
     steady = steady_steps(result.steps)
-    under, others = ([row.wall_ns for row in steady if row.profiled is one] for one in (True, False))
+    profiled, without = ([row for row in steady if row.profiled is one] for one in (True, False))
+    under, others = lengths_by_one_clock(uncut_steps(profiled), without)
     if not under or not others or not median(others):
         return
     ratio = median(under) / median(others)
     if not 1 - UNLIKE_MIN_RATIO <= ratio <= 1 + LONGER_MIN_RATIO:
         yield PROFILED_STEPS_DIFFER(
             "run",
-            f"Steps under the profiler took {ratio:.1f} times as long as the others on the host (median"
+            f"Steps under the profiler took {ratio:.1f} times as long as the others (median"
             f" {duration(median(under))} of {len(under)} rank-steps, against {duration(median(others))} of"
             f" {len(others)}). {_profiled_so(result)}.",
         )
