@@ -186,6 +186,14 @@ def test_a_recorded_reducer_is_data_parallel() -> None:
     assert [(row.kind, row.told_by) for row in result.parallelism] == [("ddp", "DistributedDataParallel")]
 
 
+def test_a_reducer_that_sends_nothing_beside_other_units_is_no_data_parallelism() -> None:
+    """Of a model that the process holds and this run does not train."""
+    unused = [reducer((1, 2, 3), layout(0, 0, (0, 1, 2)))]
+    result = stepped(exposed(origin="fsdp", op="all_gather_into_tensor"), reducers=unused)
+    assert [row.kind for row in result.parallelism] == ["fsdp"]
+    assert [row.kind for row in stepped(reducers=unused).parallelism] == ["ddp"]
+
+
 def test_operators_on_tensors_that_fsdp_sharded_are_no_tensor_parallelism() -> None:
     norm = call(2, 91 * MS, ran=(91 * MS, 92 * MS), origin="dtensor", group="0")
     result = stepped(exposed(origin="fsdp", op="all_gather_into_tensor", group="0"), norm)

@@ -123,7 +123,8 @@ def parallelism_rows(ranks: Sequence[RankTables]) -> list[ParallelismRow]:
         kind = _kind(row, of_fsdp)
         if kind is not None:
             by_kind[kind].append(row)
-    told = {Kind.DDP: _reducers(ranks), Kind.INFERENCE: _named(rank.facts.serves for rank in ranks)}
+    trains = Kind.DDP in by_kind or not by_kind  # a reducer that sends nothing beside others is not trained
+    told = {Kind.DDP: _reducers(ranks) if trains else "", Kind.INFERENCE: _named(rank.facts.serves for rank in ranks)}
     return [
         _parallelism_row(kind, told.get(kind) or _origins(by_kind[kind]), by_kind[kind])
         for kind in Kind
