@@ -11,7 +11,7 @@ from typing import Final
 
 from ddptrace.analysis.rank_tables import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import measured_steps, steady_steps
+from ddptrace.analysis.summary import lengths_of, measured_steps, steady_steps
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
@@ -142,7 +142,7 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
 def _under_the_profiler(result: Result) -> Iterator[Finding]:
     """Say how profiled steps compare with the others, and which of them show how the typical step divides."""
     steady = steady_steps(result.steps)
-    under, others = ([row.wall_ns for row in steady if row.profiled is one] for one in (True, False))
+    under, others = lengths_of(*([row for row in steady if row.profiled is one] for one in (True, False)))
     if not under or not others or not median(others):
         return
     ratio = median(under) / median(others)

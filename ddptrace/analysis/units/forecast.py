@@ -1,7 +1,7 @@
 """What a step would take, and what memory, if its FSDP units were gathered, kept, reduced or divided otherwise.
 
-Each recorded step is played again: hosts work as long as they did, and gathers and reductions cost what fits the
-recorded ones. The change of a setting is that between its played steps and the recorded ones played again.
+Each recorded step is played again: hosts, or streams of devices, work as long as they did, and gathers and reductions
+cost what fits the recorded ones. The change of a setting is that between its played steps and the recorded ones played again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import StepLength, summarize, typical_steps
 from ddptrace.analysis.tables.parallelism import UnitRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.units.plan import Plan, Ways, ways_of
+from ddptrace.analysis.units.plan import Plan, Ways, as_streams_go, ways_of
 from ddptrace.analysis.units.play import RoleCost, Wire, play_step
 from ddptrace.analysis.units.script import RankScript, StepScript, shared_steps
 from ddptrace.analysis.whatif.predict import uncertainty
 from ddptrace.analysis.whatif.tables import OF_UNITS, Prediction, Setting, WhatIf
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Unit, UnitKind
-from ddptrace.schema import UnitRole
+from ddptrace.schema import Evidence, UnitRole
 
 MOST_STEPS: Final = 20
 MODEL_RATIO: Final = 0.03
@@ -76,7 +76,7 @@ class Sent:
 
 
 class UnitPredictor:
-    """Answers questions about the FSDP units of one run on CPUs.
+    """Answers questions about the FSDP units of one run. On a device it plays the profiled steps.
 
     Raises:
         DdptraceError: The steps of the run cannot be played again.
@@ -87,8 +87,7 @@ class UnitPredictor:
         refusal = next((one.refusal for one in scripts if one.refusal is not None), None)
         if refusal is not None or typical is None:
             raise DdptraceError(refusal or "no step is in this run")
-        if any(one.on_device for one in scripts):
-            raise DdptraceError("FSDP units are played again on CPUs only")
+        self._on_device = any(one.on_device for one in scripts)
         self.result = result
         self._typical: StepLength = typical
         self._ranks = scripts
@@ -99,9 +98,13 @@ class UnitPredictor:
             raise DdptraceError("no step with the same FSDP units is recorded on all ranks")
         self._steps: list[tuple[StepScript, ...]] = chosen[:: -(-len(chosen) // MOST_STEPS)]
         self._check()
-        self._sent = list(sent(result.units, is_separate=scripts[0].is_separate))
+        self._sent = list(sent(filter(self._tells, result.units), is_separate=scripts[0].is_separate))
         self.costs, self._saved_ns = fitted(self._sent)
         self._replay = self._play(Setting())
+
+    def _tells(self, row: UnitRow) -> bool:
+        """Whether a row shows what a collective costs: on a device, when a profiler saw it."""
+        return not self._on_device or row.evidence is Evidence.DEVICE
 
     def _check(self) -> None:
         """Refuse what is not gathered and reduced once for each use, as where gradients are accumulated."""
@@ -236,7 +239,7 @@ class UnitPredictor:
         return len({facts.host for facts in self.result.ranks}) == 1
 
     def _play(self, setting: Setting) -> Played:
-        plans = self._plans(setting)
+        plans = [Plan(rank, as_streams_go(ways_of(rank, setting))) for rank in self._ranks]
         began = [0.0] * len(plans)
         rows = []
         for scripts in self._steps:
