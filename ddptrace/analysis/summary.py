@@ -277,7 +277,7 @@ def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
 
 def _are_alike(some: Sequence[StepRow], others: Sequence[StepRow]) -> bool:
     """Whether their median lengths differ by little."""
-    length, other = map(median, lengths_of(some, others))
+    length, other = (median(lengths) for lengths in lengths_of(some, others))
     return abs(length - other) <= UNLIKE_MIN_RATIO * other
 
 

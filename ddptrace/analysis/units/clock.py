@@ -38,7 +38,8 @@ class Clock:
         """When what the host had asked for by then was done."""
         if not len(self.launched_at_ns):
             return host_ns
-        return int(self.done_at_ns[max(np.searchsorted(self.launched_at_ns, host_ns) - 1, 0)])
+        before = int(np.searchsorted(self.launched_at_ns, host_ns))
+        return int(self.done_at_ns[max(before - 1, 0)])
 
     def worked_ns(self, begin_ns: int, end_ns: int) -> int:
         """Return how long it worked on what the host asked for from begin to end."""

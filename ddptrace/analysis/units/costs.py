@@ -1,8 +1,8 @@
 """What changes of FSDP units would save a typical step: earlier gathers, parameters that stay, units of another size.
 
 Each saving is an upper bound: what is exposed and could be hidden, and no more than the computation beside it. Waiting
-for late ranks is no part of it: if a gather does not wait for them, another collective does. What is queued behind other
-collectives on all ranks waits for none: a rank that comes late to it was late since these ended late there.
+for late ranks is no part of it: if a gather does not wait for them, another collective does. What is queued behind
+other collectives on all ranks waits for none: a rank that comes late to it was late since these ended late there.
 """
 
 from __future__ import annotations

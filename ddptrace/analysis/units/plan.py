@@ -3,9 +3,9 @@
 Gathers ahead of their use, gathers that the host waits for at once, and parameters that stay follow torch's own order.
 Units are put together or divided in the order of forward, the root's left alone: it holds what no other unit has.
 
-On a device the host only launches, so what works and waits is the stream that computes. A gather waits for copies out of
-gathers before it, and not for the computation between: it begins further ahead than the host launched it. A reduction
-is waited for when the next one is ready, and at the end of backward.
+On a device the host only launches: the stream that computes works and waits. A gather there waits for copies out of the
+gathers before it, and not for the computation between, so it begins further ahead than the host launched it. The stream
+waits for a reduction when the next one is ready, and at the end of backward.
 """
 
 from __future__ import annotations
@@ -221,7 +221,9 @@ class _Emitted:
 
     def ops(self, items: Iterator[int | tuple[tuple[int, int], Mark]]) -> Iterator[Op]:
         listed = list(items)
-        last = max((at for at, item in enumerate(listed) if not isinstance(item, int) and _is_ready(item[1])), default=0)
+        last = max(
+            (at for at, item in enumerate(listed) if not isinstance(item, int) and _is_ready(item[1])), default=0
+        )
         for at, item in enumerate(listed):
             if isinstance(item, int):
                 yield Op(Do.WORK, item)
