@@ -36,6 +36,7 @@ class _Device:
     pieces: list[Piece] = field(default_factory=list)
     steps: list[StepMark] = field(default_factory=list)
     there: dict[int, int] = field(default_factory=dict)  # by unit, when its gather is over
+    freed: dict[int, int] = field(default_factory=dict)  # by unit, when its parameters were let go
 
     def work(self, ns: int) -> None:
         self.pieces.append(Piece(self.computed, self.computed + ns, self._launch()))
@@ -43,7 +44,7 @@ class _Device:
 
     def gather(self, unit: int, phase: Phase) -> None:
         if unit not in self.there and 0 <= unit < len(self.plan.nbytes):
-            self.there[unit] = self._send(unit, UnitRole.UNSHARD, phase, self.may_gather)
+            self.there[unit] = self._send(unit, UnitRole.UNSHARD, phase, max(self.may_gather, self.freed.get(unit, 0)))
 
     def use(self, unit: int, phase: Phase) -> None:
         begin, is_forward = self.host, phase is Phase.FORWARD
@@ -65,6 +66,7 @@ class _Device:
 
     def free(self, unit: int, phase: Phase) -> None:
         self.there.pop(unit, None)
+        self.freed[unit] = self.computed
         self.events.append(UnitEvent(unit + 1, UnitMark.FREED, self.host, self.host, phase))
 
     def reduce(self, unit: int) -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.rank_view import view_of
-from ddptrace.analysis.timeline.forecast import TimelinePredictor
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.units.advice import best_ways, calls_of
 from ddptrace.analysis.units.clock import clock_of
 from ddptrace.analysis.units.forecast import NEVER_AHEAD, UnitPredictor
@@ -16,7 +18,6 @@ from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Run
 from tests.unit.made_device_units import COPY, UPDATE, device_units_run
-from ddptrace.analysis.analyze import analyze_run
 from tests.unit.made_units import MS, Plan
 
 COMM_BOUND = Plan(nbytes=(4, 4, 4, 4, 4, 4), compute_ms=1)
@@ -24,8 +25,19 @@ EVEN = Plan(nbytes=(4, 4, 4, 4, 4, 4), compute_ms=4)
 COMPUTE_BOUND = Plan(nbytes=(2, 2, 2, 2, 2, 2), compute_ms=6)
 
 
-def predictor_of(made: Run) -> UnitPredictor:
+def predictor_of(made: Run, wall_ratio: float | None = None, window_ratio: float = 1.0) -> UnitPredictor:
+    """`wall_ratio`: what the host takes for a step, of the device's time; `window_ratio`: how much longer the typical
+    step is than the profiled ones."""
     result = analyze_run(made)
+    rows = [
+        replace(
+            row,
+            wall_ns=row.wall_ns if wall_ratio is None else round(wall_ratio * row.window_ns),
+            window_ns=round(window_ratio * row.window_ns),
+        )
+        for row in result.steps
+    ]
+    result = replace(result, steps=Table(StepRow, rows))
     scripts = [script for rank in made.ranks if (script := script_of(view_of(rank))) is not None]
     return UnitPredictor(result, scripts)
 
@@ -49,3 +61,38 @@ def test_settings_are_predicted_as_runs_made_with_them_take(
 ) -> None:
     found = predictor_of(device_units_run(plan)).predict("asked", setting)
     assert found.step_ns == pytest.approx(step_ns(replace(plan, **changed)), rel=0.02)
+
+
+def test_the_clock_of_a_device_tells_when_its_stream_was_done() -> None:
+    (rank, _) = device_units_run(COMM_BOUND).ranks
+    view = view_of(rank)
+    clock, first, second = clock_of(view, rank.calls), rank.steps[1], rank.steps[2]
+    ended = view.windows.ends[1]
+    assert clock.at_ns(first.end_at_ns) == ended > first.end_at_ns
+    assert clock.at_ns(second.end_at_ns) - ended == view.windows.ends[2] - ended
+    work = len(COMM_BOUND.nbytes) * (3 * COMM_BOUND.compute_ms * MS + 3 * COPY) + UPDATE
+    assert clock.worked_ns(second.begin_at_ns, second.end_at_ns) == work
+
+
+def test_a_host_that_never_ran_ahead_may_be_the_limit() -> None:
+    asked, made = Setting(reshard_after_forward=False), device_units_run(COMM_BOUND)
+    fast = predictor_of(made).predict("kept", asked)
+    assert NEVER_AHEAD not in fast.basis and (fast.gain_low_ratio or 0.0) > 0
+    beside = predictor_of(made, wall_ratio=1.0)
+    kept = beside.predict("kept", asked)
+    assert NEVER_AHEAD in kept.basis and kept.high_ns == beside.recorded_ns and kept.gain_low_ratio == 0.0
+    ahead = predictor_of(made, wall_ratio=0.8)
+    assert ahead.predict("free", Setting(free_network=True)).step_ns == pytest.approx(0.8 * ahead.recorded_ns, rel=0.01)
+
+
+def test_what_wins_on_a_device_is_set_without_the_calls_of_hosts_that_wait() -> None:
+    found = predictor_of(device_units_run(COMM_BOUND))
+    best = best_ways(found)
+    assert best is not None and best.setting.reshard_after_forward is False
+    assert not any("async" in line or "prefetch" in line for line in calls_of(best.setting, found.units))
+    assert "waits for no gather" in (found.predict("async", Setting(unshard_async_op=True)).refusal or "")
+
+
+def test_profiled_steps_that_are_not_typical_tell_nothing_of_units() -> None:
+    with pytest.raises(DdptraceError, match="they do not show what FSDP units cost"):
+        predictor_of(device_units_run(COMM_BOUND), window_ratio=2.0)

@@ -305,7 +305,7 @@ class UnitPredictor:
         yield DEVICE
         if self._least_ns is None:
             yield NEVER_AHEAD
-        elif step_ns <= self._least_ns:
+        elif step_ns <= (1 + MODEL_RATIO) * self._least_ns:
             yield f"The step takes no less than the host, which took {duration(self._least_ns)} where it ran ahead."
 
     @cached_property
