@@ -44,7 +44,7 @@ def whatif(
 
     Args:
         path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module or units
-            of FSDP2 on CPUs, or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
+            of FSDP2, or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
         settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
             `ddptrace whatif`.
         jobs: Number of processes that read the run.
@@ -74,7 +74,7 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
     Returns:
         The best caps in MiB, with the predicted gain, of a program that trained one data-parallel module on CPUs. Of
         any other, what its step loses as `ddptrace.analyze` has it, with the predicted step without each cause where
-        profiler windows of a GPU show it; of FSDP2 units on CPUs with the best way found, its memory and its calls.
+        profiler windows of a GPU show it; of FSDP2 units with the best way found, its memory and its calls.
 
     Raises:
         RunDirectoryError: There is no such run.
