@@ -12,11 +12,12 @@ from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.units.advice import best_ways, calls_of
 from ddptrace.analysis.units.clock import clock_of
-from ddptrace.analysis.units.forecast import NEVER_AHEAD, UnitPredictor
+from ddptrace.analysis.units.forecast import BY_CALL, NEVER_AHEAD, Sent, UnitPredictor, even, flat
 from ddptrace.analysis.units.script import script_of
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Run
+from ddptrace.schema import UnitRole
 from tests.unit.made_device_units import COPY, UPDATE, device_units_run
 from tests.unit.made_units import MS, Plan
 
@@ -83,6 +84,25 @@ def test_a_host_that_never_ran_ahead_may_be_the_limit() -> None:
     assert NEVER_AHEAD in kept.basis and kept.high_ns == beside.recorded_ns and kept.gain_low_ratio == 0.0
     ahead = predictor_of(made, wall_ratio=0.8)
     assert ahead.predict("free", Setting(free_network=True)).step_ns == pytest.approx(0.8 * ahead.recorded_ns, rel=0.01)
+
+
+def test_units_of_one_size_do_not_tell_what_other_sizes_take() -> None:
+    alike = predictor_of(device_units_run(COMM_BOUND)).predict("halves", Setting(unit_size=2.0))
+    low, high = (alike.low_ns or 0, alike.high_ns or 0)
+    assert BY_CALL in alike.basis and low < 0.7 * (alike.step_ns or 0) < (alike.step_ns or 0) <= high
+    told = predictor_of(device_units_run(replace(COMM_BOUND, nbytes=(6, 4, 4, 4, 4, 4)))).predict(
+        "kept", Setting(unit_size=2.0)
+    )
+    assert BY_CALL not in told.basis and (told.low_ns or 0) > 0.85 * (told.step_ns or 0)
+
+
+def test_the_cost_of_a_byte_is_the_same_in_all_sizes_or_not_told() -> None:
+    one = Sent(1, UnitRole.UNSHARD, 1000, 5000.0, 0.0)
+    costs, saved = even([one, replace(one, nbytes=2000, alone_ns=10_100.0)]) or ({}, 1.0)
+    assert costs[UnitRole.UNSHARD].latency_ns == 0.0 == saved
+    assert costs[UnitRole.UNSHARD].ns_per_byte == pytest.approx(5.0, rel=0.01)
+    assert even([one, replace(one, nbytes=2000)]) is None
+    assert flat([one, replace(one, alone_ns=6000.0)])[UnitRole.UNSHARD].alone_ns(77) == 5500.0
 
 
 def test_what_wins_on_a_device_is_set_without_the_calls_of_hosts_that_wait() -> None:

@@ -357,7 +357,7 @@ def _refusal_of(timeline: Timeline, setting: Setting) -> str | None:
 def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
     planned = (setting.caps, setting.ranks, setting.accumulate)
     if any(one is not None for one in planned) or setting.order != "ready" or setting.groups != 1:
-        yield "other buckets and ranks are not planned on a GPU: nothing shows what collectives of other sizes take there"
+        yield "other buckets and ranks are not planned on a GPU: nothing shows what collectives of other sizes take"
     if setting.of_pipeline:
         yield "schedules of pipelines are predicted of runs without profiler windows of a GPU only"
     if changes_network(setting) and not timeline.calls:

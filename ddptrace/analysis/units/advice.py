@@ -20,20 +20,24 @@ AS_GOOD: Final = 1.01
 
 def best_ways(predictor: UnitPredictor, words: str = "the best way found") -> Prediction | None:
     """Return the best way found; None where none surely wins enough of the step. Units are divided otherwise only where
-    that wins enough by itself."""
+    that surely wins, and enough by itself."""
     tried = [predictor.predict(words, setting) for setting in _tried(predictor)]
-    known = [one for one in tried if one.refusal is None]
+    known = [one for one in tried if one.refusal is None and (one.setting.unit_size == 1 or _surely_wins(one))]
     as_divided = [one for one in known if one.setting.unit_size == 1]
     if min(map(_step, known)) > (1 - WORTH_RATIO) * min(map(_step, as_divided)):
         known = as_divided
     least = min(map(_step, known))
     best = min((one for one in known if _step(one) <= AS_GOOD * least), key=_peak)
-    return best if (best.gain_ratio or 0.0) >= WORTH_RATIO and (best.gain_low_ratio or 0.0) > 0 else None
+    return best if (best.gain_ratio or 0.0) >= WORTH_RATIO and _surely_wins(best) else None
 
 
 def _tried(predictor: UnitPredictor) -> Iterator[Setting]:
     for ahead, size, reshards in product(predictor.depths, SIZES, (None, False)):
         yield replace(predictor.prefetches(ahead), unit_size=size, reshard_after_forward=reshards)
+
+
+def _surely_wins(one: Prediction) -> bool:
+    return (one.gain_low_ratio or 0.0) > 0
 
 
 def _step(one: Prediction) -> int:

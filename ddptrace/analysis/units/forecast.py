@@ -54,6 +54,8 @@ WORTH_RATIO: Final = 0.9
 """An idle link counts as saving up if the fitted costs then miss at most this share of what they miss otherwise."""
 EVEN_RATIO: Final = 0.05
 """By which the time of a byte may differ on average where it is said to be the same."""
+DIFFERENT_SIZES: Final = 1.25
+"""Times the smallest size, from which on a size tells more than that."""
 RAN_AHEAD_RATIO: Final = 0.9
 """A host ran ahead of its device in a step that took it at most so much of the device's."""
 DEVICE: Final = (
@@ -63,6 +65,7 @@ DEVICE: Final = (
 NEVER_AHEAD: Final = (
     "The host never ran ahead of the device: nothing shows how fast it is alone, so a step may stay as long as it is."
 )
+BY_CALL: Final = "Nothing shows whether gathers and reductions cost their bytes or their calls: intervals hold both."
 NO_ASYNC: Final = (
     "on a device the host waits for no gather, and _set_unshard_async_op only moves copies between streams"
 )
@@ -126,8 +129,11 @@ class UnitPredictor:
         self._check()
         self._check_length()
         self._sent = list(sent(filter(self._tells, result.units), is_separate=scripts[0].is_separate))
-        self.costs, self._saved_ns = (even(self._sent) if self._on_device else None) or fitted(self._sent)
-        self._replay = self._play(Setting())
+        same = even(self._sent) if self._on_device else None
+        self.costs, self._saved_ns = same or fitted(self._sent)
+        is_told = not self._on_device or (same is not None and _sizes_differ(self._sent))
+        self._by_call = None if is_told else flat(self._sent)
+        self._replay = self._play(Setting(), self.costs)
 
     def _tells(self, row: UnitRow) -> bool:
         """Whether a row shows what a collective costs: on a device, when a profiler saw it."""
@@ -181,32 +187,39 @@ class UnitPredictor:
         refusal = self._refusal(setting)
         if refusal is not None:
             return Prediction(name, setting, *(None,) * 10, refusal=refusal)
-        played = self._play(setting)
+        played = self._play(setting, self.costs)
         whole = float(np.median(self._replay.step_ns))
         change = (played.step_ns - self._replay.step_ns) / whole
         gain = -float(np.median(change))
+        gains = (gain, *self._gains_by_call(setting))
         doublings = SIZE_RATIO * abs(log2(setting.unit_size))
         off = hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * gain, doublings, uncertainty(change))
         step = self.recorded_ns * (1 - gain)
-        high = step + off * self.recorded_ns
+        low, high = (self.recorded_ns * (1 - one) for one in (max(gains) + off, min(gains) - off))
         if self._least_ns is None:
             high = max(high, self.recorded_ns)
         return Prediction(
             name,
             setting,
             step_ns=round(step),
-            low_ns=round(max(step - off * self.recorded_ns, 0)),
+            low_ns=round(max(low, 0)),
             high_ns=round(high),
             per_backward_ns=round(step),
             gain_ratio=gain,
             gain_low_ratio=1 - high / self.recorded_ns,
-            gain_high_ratio=gain + off,
+            gain_high_ratio=max(gains) + off,
             exposed_ns=round(float(np.median(played.exposed_ns)) * self._exposed_ratio),
             comm_ns=round(float(np.median(played.comm_ns))),
             buckets=None,
             basis=tuple(self._basis(setting, step)),
             peak_nbytes=max(plan.peak_nbytes() for plan in self._plans(setting)),
         )
+
+    def _gains_by_call(self, setting: Setting) -> Iterator[float]:
+        """Yield the gain if bytes cost nothing, where the recording does not tell."""
+        if self._by_call is not None:
+            before, after = (self._play(one, self._by_call).step_ns for one in (Setting(), setting))
+            yield -float(np.median(after - before)) / float(np.median(before))
 
     def answer(self, settings: Mapping[str, Setting]) -> WhatIf:
         """Answer several questions, each by its name."""
@@ -303,6 +316,8 @@ class UnitPredictor:
         if setting == Setting():
             return
         yield DEVICE
+        if self._by_call is not None:
+            yield BY_CALL
         if self._least_ns is None:
             yield NEVER_AHEAD
         elif step_ns <= (1 + MODEL_RATIO) * self._least_ns:
@@ -324,38 +339,34 @@ class UnitPredictor:
     def _one_machine(self) -> bool:
         return len({facts.host for facts in self.result.ranks}) == 1
 
-    def _play(self, setting: Setting) -> Played:
+    def _play(self, setting: Setting, costs: Mapping[UnitRole, RoleCost]) -> Played:
         plans = [Plan(rank, as_streams_go(ways_of(rank, setting))) for rank in self._ranks]
         began = [0.0] * len(plans)
-        rows = []
+        rows, paces = [], self._paces(costs)
         for scripts in self._steps:
             ops = [plan.ops(script) for plan, script in zip(plans, scripts, strict=True)]
-            wire = self._wire(setting, plans[0].ways, scripts[0].step)
+            wire = self._wire(setting, plans[0].ways, costs, paces.get(scripts[0].step, 1.0))
             done = play_step(ops, wire, began)
             took = [ended - start for ended, start in zip(done.ended_ns, began, strict=True)]
             rows.append((max(fmean(took), self._least_ns or 0.0), fmean(done.waited_ns), done.comm_ns))
             began = [ended - min(done.ended_ns) for ended in done.ended_ns]
         return Played(*np.array(rows).T)
 
-    def _wire(self, setting: Setting, ways: Ways, step: int) -> Wire:
-        """As quick as it was in this step."""
-        pace = self._paces.get(step, 1.0)
+    def _wire(self, setting: Setting, ways: Ways, costs: Mapping[UnitRole, RoleCost], pace: float) -> Wire:
+        """As quick as it was in its step."""
         latency = 0.0 if setting.free_network else setting.latency * pace
         byte = 0.0 if setting.free_network else pace / setting.bandwidth
-        costs = {
-            role: RoleCost(cost.latency_ns * latency, cost.ns_per_byte * byte) for role, cost in self.costs.items()
-        }
+        costs = {role: RoleCost(cost.latency_ns * latency, cost.ns_per_byte * byte) for role, cost in costs.items()}
         return Wire(costs, self._saved_ns * byte, ways.is_separate)
 
-    @cached_property
-    def _paces(self) -> dict[int, float]:
-        """By step, how much longer its collectives took than the fitted cost."""
+    def _paces(self, costs: Mapping[UnitRole, RoleCost]) -> dict[int, float]:
+        """By step, how much longer its collectives took than these costs."""
         took: defaultdict[int, float] = defaultdict(float)
-        cost: defaultdict[int, float] = defaultdict(float)
+        told: defaultdict[int, float] = defaultdict(float)
         for one in self._sent:
-            took[one.step] += _whole_ns(one, self.costs[one.role], self._saved_ns)
-            cost[one.step] += self.costs[one.role].alone_ns(one.nbytes)
-        return {step: took[step] / cost[step] for step in took if cost[step]}
+            took[one.step] += _whole_ns(one, costs[one.role], self._saved_ns)
+            told[one.step] += costs[one.role].alone_ns(one.nbytes)
+        return {step: took[step] / told[step] for step in took if told[step]}
 
 
 def _is_answered(setting: Setting) -> bool:
@@ -438,6 +449,20 @@ def even(sent_: Sequence[Sent]) -> tuple[dict[UnitRole, RoleCost], float] | None
     }
     off = [abs(cost.alone_ns(one.nbytes) / one.alone_ns - 1) for role, cost in costs.items() for one in of[role]]
     return (costs, 0.0) if off and fmean(off) <= EVEN_RATIO else None
+
+
+def flat(sent_: Sequence[Sent]) -> dict[UnitRole, RoleCost]:
+    """Return costs of which none is for bytes."""
+    of = {
+        role: [one.alone_ns for one in _telling([one for one in sent_ if one.role is role])] for role in ROLES.values()
+    }
+    return {role: RoleCost(median(took) if took else 0.0, 0.0) for role, took in of.items()}
+
+
+def _sizes_differ(sent_: Sequence[Sent]) -> bool:
+    """Whether sizes differ by enough to tell what bytes cost."""
+    sizes = [one.nbytes for one in _telling(sent_)]
+    return bool(sizes) and max(sizes) >= DIFFERENT_SIZES * min(sizes)
 
 
 def _costs(sent_: Sequence[Sent], saved_ns: float) -> tuple[dict[UnitRole, RoleCost], float]:
