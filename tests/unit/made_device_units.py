@@ -17,6 +17,7 @@ from tests.unit.made_units import MS, UNIT_NBYTES, Plan, unit_of
 
 LAUNCH = MS // 100
 COPY = MS // 10
+DIVIDE = MS // 100
 UPDATE = MS
 
 
@@ -106,6 +107,8 @@ class _Device:
         sizes = {"nbytes_in": nbytes // 2, "nbytes_out": nbytes}
         self.calls.append(gpu_call(len(self.calls), launch[0], (begin, self.sent), **told, **sizes))
         self.pieces.append(comm_piece(begin, self.sent, launch))
+        if role is UnitRole.REDUCE_SCATTER:  # on its own stream the sum is divided by the number of ranks
+            self.pieces.append(Piece(self.sent, self.sent + DIVIDE, launch, stream="0:21"))
         return self.sent
 
 

@@ -16,8 +16,8 @@ from ddptrace.analysis.units.forecast import BY_CALL, NEVER_AHEAD, Sent, UnitPre
 from ddptrace.analysis.units.script import script_of
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.errors import DdptraceError
-from ddptrace.load.tables import Run
-from ddptrace.schema import UnitRole
+from ddptrace.load.tables import RankRun, Run, UnitEvent
+from ddptrace.schema import Phase, UnitMark, UnitRole
 from tests.unit.made_device_units import COPY, UPDATE, device_units_run
 from tests.unit.made_units import MS, Plan
 
@@ -116,3 +116,15 @@ def test_what_wins_on_a_device_is_set_without_the_calls_of_hosts_that_wait() -> 
 def test_profiled_steps_that_are_not_typical_tell_nothing_of_units() -> None:
     with pytest.raises(DdptraceError, match="they do not show what FSDP units cost"):
         predictor_of(device_units_run(COMM_BOUND), window_ratio=2.0)
+
+
+def test_a_unit_that_torch_looks_at_again_at_the_end_is_reduced_once() -> None:
+    made = device_units_run(COMM_BOUND)
+    again = replace(made, ranks=tuple(map(_with_empty_ends, made.ranks)))
+    assert predictor_of(again).predict("now", Setting()).step_ns == predictor_of(made).predict("now", Setting()).step_ns
+
+
+def _with_empty_ends(rank: RankRun) -> RankRun:
+    ends = [step.end_at_ns - 1 for step in rank.steps]
+    empty = tuple(UnitEvent(1, UnitMark.READY, at, at, Phase.BACKWARD) for at in ends)
+    return replace(rank, unit_events=rank.unit_events + empty)
