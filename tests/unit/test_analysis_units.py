@@ -188,9 +188,9 @@ def test_what_is_waiting_for_late_ranks_is_not_won_back() -> None:
     earlier, all_earlier = late.earlier(Phase.BACKWARD), on_time.earlier(Phase.BACKWARD)
     assert earlier is not None and all_earlier is not None
     assert earlier.saved_ns == 3 * all_earlier.saved_ns // 4 > 0
-    queued = [replace(row, queue_ns=10, behind_ns=9) for row in result.units]
+    queued = [replace(row, queue_ns=10, behind_ns=9, comm_ns=101 * MS) for row in result.units]
     all_queued = FsdpCosts(replace(late_result, units=Table(UnitRow, queued)), facts).kept()
-    assert all_queued is not None and all_queued.saved_ns == all_queued.exposed_ns
+    assert all_queued is not None and all_queued.exposed_ns < all_queued.saved_ns == 2 * 101 * MS
     half = [replace(row, queue_ns=10, behind_ns=9 if row.rank else 0) for row in result.units]
     assert FsdpCosts(replace(late_result, units=Table(UnitRow, half)), facts).kept() == kept
 

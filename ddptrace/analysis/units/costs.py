@@ -135,8 +135,18 @@ class FsdpCosts:
             return None
         nbytes = {row.unit: row.nbytes or 0 for row in again}
         exposed_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
-        saved_ns = self._saved((row, row.exposed_charged_ns or 0) for row in again)
+        saved_ns = min(self._saved((row, self._on_the_wire(row)) for row in again), self._backward_ns)
         return KeptParameters(len(nbytes), exposed_ns, saved_ns, sum(nbytes.values()))
+
+    def _on_the_wire(self, row: UnitRow) -> int:
+        """What its absence wins: in a queue, what comes behind it begins earlier by all of it."""
+        return (row.comm_ns if self._is_queued(row) else row.exposed_charged_ns) or 0
+
+    @property
+    def _backward_ns(self) -> int:
+        """What is exposed in backward."""
+        backward = (row for row in self._rows if row.phase == Phase.BACKWARD.name.lower())
+        return self._mean(row.exposed_charged_ns or 0 for row in backward)
 
     def wide(self) -> WideReductions | None:
         """Return what reductions in half the bytes would save; None if none is large enough, and in float32."""
