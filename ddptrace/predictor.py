@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ddptrace.analysis.rank_view import RankView
     from ddptrace.analysis.result import Result
     from ddptrace.analysis.timeline.advice import RunAdvice
+    from ddptrace.analysis.timeline.forecast import TimelinePredictor
+    from ddptrace.analysis.units.forecast import UnitPredictor
     from ddptrace.analysis.units.script import RankScript
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import AnyPredictor, Forecast
@@ -42,7 +44,7 @@ def whatif(
 
     Args:
         path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module or units
-            of FSDP2 on CPUs, or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
+            of FSDP2, or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
         settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
             `ddptrace whatif`.
         jobs: Number of processes that read the run.
@@ -72,7 +74,7 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
     Returns:
         The best caps in MiB, with the predicted gain, of a program that trained one data-parallel module on CPUs. Of
         any other, what its step loses as `ddptrace.analyze` has it, with the predicted step without each cause where
-        profiler windows of a GPU show it; of FSDP2 units on CPUs with the best way found, its memory and its calls.
+        profiler windows of a GPU show it; of FSDP2 units with the best way found, its memory and its calls.
 
     Raises:
         RunDirectoryError: There is no such run.
@@ -176,18 +178,33 @@ class Understood:
     def predictor(self) -> AnyPredictor:
         """Raises DdptraceError where the steps of the run cannot be replayed."""
         from ddptrace.analysis.pipeline.forecast import PipelinePredictor
-        from ddptrace.analysis.timeline.forecast import TimelinePredictor
         from ddptrace.analysis.units.forecast import UnitPredictor
         from ddptrace.analysis.whatif.predict import late_ranks
 
         if not self._reduces_on_cpus:
             if any(activity.device for activity in self.result.activity):
-                return TimelinePredictor(self.result)
+                return self._of_device
             if self.result.bubbles:
                 return PipelinePredictor(self.result)
-            if self.scripts and len(self.scripts) == len(self.observed):
+            if self._has_units:
                 return UnitPredictor(self.result, self.scripts)
         return _predictor(self.observed, self.world_size, late_ranks(self.result))
+
+    @property
+    def _of_device(self) -> TimelinePredictor | UnitPredictor:
+        from ddptrace.analysis.timeline.forecast import TimelinePredictor
+        from ddptrace.analysis.units.forecast import UnitPredictor
+
+        if not self._has_units:
+            return TimelinePredictor(self.result)
+        try:
+            return UnitPredictor(self.result, self.scripts, TimelinePredictor(self.result))
+        except DdptraceError as error:
+            return TimelinePredictor(self.result, str(error))
+
+    @property
+    def _has_units(self) -> bool:
+        return bool(self.scripts) and len(self.scripts) == len(self.observed)
 
     @cached_property
     def advice(self) -> Advice | RunAdvice:

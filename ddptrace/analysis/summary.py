@@ -303,15 +303,20 @@ def _middle_profiled(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
 
 def _are_alike(some: Sequence[StepRow], others: Sequence[StepRow]) -> bool:
     """Whether their median lengths differ by little."""
-    length, other = (median(lengths) for lengths in lengths_by_one_clock(some, others))
+    length, other = (median(lengths) for lengths in lengths_of(some, others))
     return abs(length - other) <= UNLIKE_MIN_RATIO * other
 
 
-def lengths_by_one_clock(*groups: Sequence[StepRow]) -> list[list[int]]:
-    """Return the lengths of steps, by group: on the device where all are known there, since a host that is ahead of it
-    is done earlier; else on the host."""
-    on_device = all(row.is_seen for rows in groups for row in rows)
-    return [[row.window_ns if on_device else row.wall_ns for row in rows] for rows in groups]
+def lengths_of(some: Sequence[StepRow], others: Sequence[StepRow]) -> tuple[list[int], list[int]]:
+    """Return the lengths of two kinds of steps by the same clock: that of the device where it is known of all, since a
+    host that runs ahead of its device has shorter steps; else that of the host."""
+    on_device = all(map(_is_by_device, (*some, *others)))
+    first, second = ([row.window_ns if on_device else row.wall_ns for row in rows] for rows in (some, others))
+    return first, second
+
+
+def _is_by_device(row: StepRow) -> bool:
+    return row.unsure_ns is not None or (row.profiled and row.window_ns != row.wall_ns)
 
 
 def _middle_of(rows: Sequence[StepRow], what: str) -> tuple[list[StepRow], str]:

@@ -32,7 +32,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     """Recommend what to change in the training that RUN recorded.
 
     Predicts the step time with the recommended bucket_cap_mb, and says what limits the step and what would not help. Of
-    FSDP2 units on CPUs it prints the calls of the best way found, with the peak memory of a rank. On a GPU, and where
+    FSDP2 units it prints the calls of the best way found, with the peak memory of a rank. On a GPU, and where
     no buckets are sent, it says what limits the step, with a prediction for each cause.
 
     \b

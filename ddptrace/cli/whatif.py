@@ -170,8 +170,8 @@ def whatif(
     Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
     ranks, perfect overlap and a free network. RUN may also be traces of a GPU by torch.profiler, or a run with profiler
     windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network. Of a pipeline it
-    is schedules and numbers of microbatches. Of FSDP units on CPUs it is how far ahead they are gathered, their size,
-    and whether parameters stay after forward, each with the peak memory of a rank.
+    is schedules and numbers of microbatches. Of FSDP units it is how far ahead they are gathered, their size, and
+    whether parameters stay after forward, each with the peak memory of a rank.
     """
     from ddptrace.analysis.whatif.answer import answer, scaling, usual
     from ddptrace.analysis.whatif.tables import Setting

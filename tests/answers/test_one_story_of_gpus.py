@@ -63,7 +63,7 @@ def test_what_limits_a_step_is_what_wins_when_it_is_gone(
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        (("--caps", "1"), "nothing shows when each gradient was ready"),
+        (("--caps", "1"), "nothing shows what collectives of other sizes take"),
         (("--even", "9"), "there is no rank 9 in the run"),
         (("--even", "0"), "there is no other rank"),
         (("--free-data",), "no fetching of a batch shows"),

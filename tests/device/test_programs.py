@@ -15,10 +15,14 @@ from typing import Any, Final
 import pytest
 
 import ddptrace
+from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.units.plan import Plan, ways_of
+from ddptrace.analysis.units.script import script_of
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
-from ddptrace.schema import Evidence
+from ddptrace.schema import Evidence, UnitRole
 from tests.device.conftest import Found, RunProgram
 from tests.device.device import HERE
 from tests.device.programs.strategies import LAYERS, STEPS, STRATEGIES, WIDTH, Strategy
@@ -278,6 +282,23 @@ def test_the_units_of_fsdp_are_its_layers(program: Program, found: Found) -> Non
         ahead = {row.name: row.prefetch_distance for row in rows if row.phase == "forward" and row.step in profiled}
         assert ahead == {str(layer): min(layer, 1) for layer in range(LAYERS)}
         found(ahead=ahead)
+
+
+def test_the_units_of_fsdp_are_played_again_as_the_stream_went(program: Program, found: Found) -> None:
+    if program.name != "fsdp2":
+        pytest.skip("it has no FSDP units")
+    result = program.result
+    scripts = [script for rank in program.run.ranks if (script := script_of(view_of(rank))) is not None]
+    assert len(scripts) == program.ranks
+    for script in scripts:
+        windows = {row.step: row.window_ns for row in result.steps if row.rank == script.rank}
+        assert {one.step for one in script.steps} <= set(windows) and len(script.steps) >= ACTIVE - 1
+        counts = Counter(op.role for op in Plan(script, ways_of(script, Setting())).ops(script.steps[0]))
+        assert (counts[UnitRole.UNSHARD], counts[UnitRole.REDUCE_SCATTER]) == (2 * LAYERS, LAYERS)
+        for one in script.steps:
+            work = sum(one.before_ns) + sum(map(sum, (one.out_ns.values(), one.reduce_in_ns.values())))
+            assert 0 < work <= one.wall_ns
+        found(walls={one.step: one.wall_ns / windows[one.step] for one in script.steps})
 
 
 def test_a_pipelines_stages_compute_when_their_kernels_run(program: Program, found: Found) -> None:

@@ -112,3 +112,13 @@ def test_where_all_steps_were_profiled_they_are_the_typical_ones() -> None:
 def test_a_few_steps_beside_many_profiled_ones_are_not_typical() -> None:
     rows = host_steps((200, *(100,) * 8), profiled=range(2, 10))
     assert {row.step for row in typical_steps(rows)[0]} == {4, 5, 6, 7}
+
+
+@pytest.mark.parametrize(("window_ms", "shown_by"), [(100, [16, 17, 18]), (50, [12, 13, 14])])
+def test_steps_of_a_device_are_as_long_as_it_worked_on_them_and_not_as_its_host(
+    window_ms: float, shown_by: list[int]
+) -> None:
+    rows = device_steps((window_ms,) * 5 + (100, 100, 100), (50, 55, 60, 65, 70, 101, 101, 101), first=11)
+    by_events = [replace(row, profiled=False, under_profiler=False, unsure_ns=0) for row in rows[:5]]
+    measured, _ = measured_steps(by_events + rows[5:])
+    assert [row.step for row in measured] == shown_by

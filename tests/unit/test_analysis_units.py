@@ -14,6 +14,7 @@ from ddptrace.analysis.diff.one_run import figures_of
 from ddptrace.analysis.rank_tables import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.parallelism import DimensionRow, UnitRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.units.costs import FsdpCosts, bytes_by_child
@@ -178,13 +179,35 @@ def test_what_is_waiting_for_late_ranks_is_not_won_back() -> None:
         for row in result.dimensions
         if (ns := row.exposed_charged_ns or 0)
     ]
-    late, on_time = FsdpCosts(replace(result, dimensions=Table(DimensionRow, waits)), facts), FsdpCosts(result, facts)
+    late_result = replace(result, dimensions=Table(DimensionRow, waits))
+    alone = Table(UnitRow, [replace(row, behind_ns=0) for row in result.units])
+    late, on_time = (FsdpCosts(replace(one, units=alone), facts) for one in (late_result, result))
     kept, wide = late.kept(), late.wide()
     assert kept is not None and kept.saved_ns == 3 * kept.exposed_ns // 4
     assert wide is not None and wide.saved_ns == 3 * wide.exposed_ns // 8
     earlier, all_earlier = late.earlier(Phase.BACKWARD), on_time.earlier(Phase.BACKWARD)
     assert earlier is not None and all_earlier is not None
     assert earlier.saved_ns == 3 * all_earlier.saved_ns // 4 > 0
+    queued = [replace(row, queue_ns=10, behind_ns=9, comm_ns=101 * MS) for row in result.units]
+    all_queued = FsdpCosts(replace(late_result, units=Table(UnitRow, queued)), facts).kept()
+    assert all_queued is not None and all_queued.exposed_ns < all_queued.saved_ns == 2 * 101 * MS
+    half = [replace(row, queue_ns=10, behind_ns=9 if row.rank else 0) for row in result.units]
+    assert FsdpCosts(replace(late_result, units=Table(UnitRow, half)), facts).kept() == kept
+
+
+def test_half_the_bytes_win_half_the_transfer_of_a_reduction_that_is_partly_hidden() -> None:
+    result, facts = known(Plan(nbytes=(100, 100), compute_ms=90))
+    rows = [replace(row, comm_ns=10 * MS, exposed_charged_ns=6 * MS) for row in result.units]
+    wide = FsdpCosts(replace(result, units=Table(UnitRow, rows)), facts).wide()
+    assert wide is not None and (wide.exposed_ns, wide.saved_ns) == (12 * MS, 10 * MS)
+
+
+def test_a_second_group_wins_no_more_than_the_time_in_which_nothing_is_sent() -> None:
+    result, facts = known(Plan(nbytes=(2, 2, 12, 2), steps=2))
+    rows = [replace(row, exposed_charged_ns=MS, behind_ns=5 * MS, phase="backward") for row in result.units]
+    busy = [replace(row, comm_ns=row.window_ns - MS) for row in result.steps]
+    found = FsdpCosts(replace(result, units=Table(UnitRow, rows), steps=Table(StepRow, busy)), facts).queued()
+    assert found is not None and found.saved_ns == MS
 
 
 def test_gathers_behind_reductions_are_told_of_a_group_of_their_own() -> None:

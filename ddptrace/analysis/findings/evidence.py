@@ -13,7 +13,7 @@ from ddptrace.analysis.rank_tables import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import (
     UNLIKE_MIN_RATIO,
-    lengths_by_one_clock,
+    lengths_of,
     measured_steps,
     steady_steps,
     typical_steps,
@@ -190,7 +190,7 @@ def _under_the_profiler(result: Result) -> Iterator[Finding]:
     """Say how profiled steps compare with the others, and which of them show how the typical step divides."""
     steady = steady_steps(result.steps)
     profiled, without = ([row for row in steady if row.profiled is one] for one in (True, False))
-    under, others = lengths_by_one_clock(uncut_steps(profiled), without)
+    under, others = lengths_of(uncut_steps(profiled), without)
     if not under or not others or not median(others):
         return
     ratio = median(under) / median(others)

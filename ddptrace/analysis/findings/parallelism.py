@@ -121,11 +121,12 @@ def _parts_words(modules: Sequence[str]) -> str:
 
 
 def _kept_words(found: KeptParameters, window_ns: int) -> str:
+    more = " (what is queued behind them then begins earlier)" if found.saved_ns > found.exposed_ns else ""
     return (
         f"The step waits {duration(found.exposed_ns)} ({percent(found.exposed_ns / window_ns)}) in backward for"
         f" parameters of {counted(found.units, 'FSDP unit')} that were freed after forward."
-        f" reshard_after_forward=False keeps them and saves up to {duration(found.saved_ns)}, for"
-        f" {size(found.nbytes)} more memory on each rank."
+        f" reshard_after_forward=False keeps them and saves up to {duration(found.saved_ns)}{more},"
+        f" for {size(found.nbytes)} more memory on each rank."
     )
 
 

@@ -19,6 +19,7 @@ from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.units import counted, duration
 
+MUCH_RATIO: Final = 0.2
 RunPredictor = TimelinePredictor | PipelinePredictor | UnitPredictor
 REMEDIES: Final[Mapping[str, Setting]] = {
     EXPOSED: Setting(perfect_overlap=True),
@@ -77,9 +78,14 @@ def advise_run(predictor: RunPredictor) -> RunAdvice:
         predictor.replay_error,
         limits,
         tuple(one for one in others if (one.gain_low_ratio or 0.0) > WORTH_RATIO),
-        tuple(one for one in others if (one.gain_ratio or 0.0) < WORTH_RATIO),
+        tuple(filter(_wins_nothing, others)),
     )
     return _with_units(found, predictor) if isinstance(predictor, UnitPredictor) else found
+
+
+def _wins_nothing(one: Prediction) -> bool:
+    """Whether it wins nothing worth having, and is not so unsure that it might win much."""
+    return (one.gain_ratio or 0.0) < WORTH_RATIO and (one.gain_high_ratio or 0.0) < MUCH_RATIO
 
 
 def _with_units(found: RunAdvice, predictor: UnitPredictor) -> RunAdvice:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import hypot
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.collectives.transfers import FEW_NBYTES, transfers
 from ddptrace.analysis.intervals import Ints, clip, subtract, total, union
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import StepLength, measured_steps, steady_steps, summarize, uncut_steps
+from ddptrace.analysis.summary import StepLength, lengths_of, measured_steps, steady_steps, summarize, uncut_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.steps import SavingRow, StepRow
 from ddptrace.analysis.tables.table import Table
@@ -46,6 +46,10 @@ WHOLE_MIN_RATIO: Final = 0.9
 change."""
 UNEXPLAINED_RATIO: Final = 0.05
 """Share of the step; where more delays are not explained, the answer says so."""
+NO_WINDOW: Final = (
+    "no profiler window of a GPU holds a whole step: record some steps with --profile, or with the schedule of"
+    " torch.profiler and its step()"
+)
 UNTESTED: Final = (
     "Forecasts for GPUs have not been compared with runs that were made with the setting: the intervals hold a quarter"
     " of each change."
@@ -65,14 +69,19 @@ def late_rank(row: SavingRow) -> int | None:
 
 
 class TimelinePredictor:
-    """Answers questions about one run whose profiler windows show a device. It is made of a whole `Result`.
+    """Answers questions about one run whose profiler windows show a device.
+
+    Args:
+        result: Of the whole run.
+        no_units: Why it predicts no units of FSDP.
 
     Raises:
         DdptraceError: No whole step is in a profiler window of a device.
     """
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, no_units: str = NO_UNITS) -> None:
         self.result = result
+        self._no_units = no_units
         self.timeline = timeline_of(result)
         measured, steady = ({(row.rank, row.step) for row in rows} for rows in _populations(result))
         of = {(step.row.rank, step.row.step): step for step in self.timeline.steps}
@@ -81,10 +90,7 @@ class TimelinePredictor:
         self._summary = summarize(result)
         typical = self._summary.typical
         if not self.measured or typical is None or not self._recorded_windows.all():
-            raise DdptraceError(
-                "no profiler window of a GPU holds a whole step: record some steps with --profile, or with the schedule"
-                " of torch.profiler and its step()"
-            )
+            raise DdptraceError(_why_not(result) if self.timeline.steps else NO_WINDOW)
         self._typical: StepLength = typical
         self._replay = self._played(RECORDED, self._starts[0])
 
@@ -106,7 +112,7 @@ class TimelinePredictor:
 
     def predict(self, name: str, setting: Setting) -> Prediction:
         """Answer one question. One that cannot be answered is no error but an answer with a refusal."""
-        refusal = _refusal_of(self.timeline, setting)
+        refusal = self._no_units if setting.of_units else _refusal_of(self.timeline, setting)
         if refusal is not None:
             return Prediction(name, setting, *(None,) * 10, refusal=refusal)
         cases = [self._played(setting, start) for start in self._starts]
@@ -295,6 +301,18 @@ class TimelinePredictor:
         )
 
 
+def _why_not(result: Result) -> str:
+    """Why none of the profiled steps can be played again for the typical one."""
+    steady = steady_steps(result.steps)
+    under, others = lengths_of(*([row for row in steady if row.profiled is one] for one in (True, False)))
+    if not under or not others:
+        return NO_WINDOW
+    return (
+        f"profiled steps took {duration(median(under))} and the others {duration(median(others))}, so they do not show"
+        " how the typical step divides: record windows without stacks and shapes, when nothing else runs there"
+    )
+
+
 def _chance(changes: Floats) -> float:
     """By how much of the step its change may be off since the steps are few. `changes`: of each step."""
     return uncertainty(changes) if len(changes) > 1 else 0.0
@@ -370,9 +388,7 @@ def _refusal_of(timeline: Timeline, setting: Setting) -> str | None:
 def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
     planned = (setting.caps, setting.ranks, setting.accumulate)
     if any(one is not None for one in planned) or setting.order != "ready" or setting.groups != 1:
-        yield "on a GPU nothing shows when each gradient was ready, so other buckets and ranks cannot be planned"
-    if setting.of_units:
-        yield NO_UNITS
+        yield "other buckets and ranks are not planned on a GPU: nothing shows what collectives of other sizes take"
     if setting.of_pipeline:
         yield "schedules of pipelines are predicted of runs without profiler windows of a GPU only"
     if changes_network(setting) and not (_sends(timeline) & ~_sends_unrecorded(timeline)).any():

@@ -13,7 +13,6 @@ from ddptrace.analysis.units.forecast import UnitPredictor
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.load.tables import Unit
 
-AHEAD: Final = (0, 1, 2, 3)
 SIZES: Final = (1.0, 0.5, 2.0, 4.0)
 AS_GOOD: Final = 1.01
 """Ways that take at most so many times as long as the best are as good: of them, the one with least memory is taken."""
@@ -21,21 +20,24 @@ AS_GOOD: Final = 1.01
 
 def best_ways(predictor: UnitPredictor, words: str = "the best way found") -> Prediction | None:
     """Return the best way found; None where none surely wins enough of the step. Units are divided otherwise only where
-    that wins enough by itself."""
-    tried = [predictor.predict(words, setting) for setting in _tried()]
-    known = [one for one in tried if one.refusal is None]
+    that surely wins, and enough by itself."""
+    tried = [predictor.predict(words, setting) for setting in _tried(predictor)]
+    known = [one for one in tried if one.refusal is None and (one.setting.unit_size == 1 or _surely_wins(one))]
     as_divided = [one for one in known if one.setting.unit_size == 1]
     if min(map(_step, known)) > (1 - WORTH_RATIO) * min(map(_step, as_divided)):
         known = as_divided
     least = min(map(_step, known))
     best = min((one for one in known if _step(one) <= AS_GOOD * least), key=_peak)
-    return best if (best.gain_ratio or 0.0) >= WORTH_RATIO and (best.gain_low_ratio or 0.0) > 0 else None
+    return best if (best.gain_ratio or 0.0) >= WORTH_RATIO and _surely_wins(best) else None
 
 
-def _tried() -> Iterator[Setting]:
-    for ahead, size, reshards in product(AHEAD, SIZES, (None, False)):
-        plain = Setting(unit_size=size, reshard_after_forward=reshards)
-        yield replace(plain, forward_prefetch=ahead, backward_prefetch=ahead, unshard_async_op=True)
+def _tried(predictor: UnitPredictor) -> Iterator[Setting]:
+    for ahead, size, reshards in product(predictor.depths, SIZES, (None, False)):
+        yield replace(predictor.prefetches(ahead), unit_size=size, reshard_after_forward=reshards)
+
+
+def _surely_wins(one: Prediction) -> bool:
+    return (one.gain_low_ratio or 0.0) > 0
 
 
 def _step(one: Prediction) -> int:
@@ -61,7 +63,10 @@ def _calls(setting: Setting, roots: Sequence[Unit], units: Sequence[Unit]) -> It
         )
         yield from (f"fully_shard({_module(part)}{kept})" for part in parts)
         yield "fully_shard(model)"
-    yield "model._set_unshard_async_op(True)"
+    if setting.unshard_async_op:
+        yield "model._set_unshard_async_op(True)"
+    if setting.forward_prefetch is None and setting.backward_prefetch is None:
+        return
     names = ", ".join(f'"{part[0]}"' for part in parts)
     yield f"units = [{'model, ' if roots else ''}*map(model.get_submodule, [{names}])]"
     yield f"backward = {'[units[0], *reversed(units[1:])]' if roots else 'units[::-1]'}"

@@ -1,7 +1,8 @@
 """What changes of FSDP units would save a typical step: earlier gathers, parameters that stay, units of another size.
 
 Each saving is an upper bound: what is exposed and could be hidden, and no more than the computation beside it. Waiting
-for late ranks is no part of it: if a gather does not wait for them, another collective does.
+for late ranks is no part of it: if a gather does not wait for them, another collective does. What is queued behind
+other collectives on all ranks waits for none: a rank that comes late to it was late since these ended late there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ddptrace.schema import Phase, UnitRole
 REDUCTIONS: Final = (UnitRole.REDUCE_SCATTER.word, UnitRole.ALL_REDUCE.word)
 LARGE_NBYTES: Final = 1 << 16
 """Of less, half takes as long."""
+QUEUED_RATIO: Final = 0.9
 TOO_LARGE: Final = 4
 """Times the median of the other units, from which on a unit is far too large."""
 
@@ -103,8 +105,10 @@ class FsdpCosts:
         rows = [row for row in result.units if row.kind == fsdp and row.unit and (row.rank, row.step) in wanted]
         self._rows = rows
         self._steps = len(steps)
+        self._unqueued = {(row.step, row.unit, row.role, row.phase) for row in rows if not _waits_in_queue(row)}
         self._gathers = [row for row in rows if row.role == UnitRole.UNSHARD.word and row.exposed_charged_ns]
         self._compute_ns = self._mean(row.compute_ns or 0 for row in steps)
+        self._silent_ns = self._mean(row.window_ns - (row.comm_ns or 0) for row in steps)
         shards = [one for one in result.dimensions if one.dimension == FSDP and (one.rank, one.step) in wanted]
         self._transfer_ratio = _transfer_ratio(shards)
         self._dtypes = {(row.rank, row.seq): row.dtype for row in result.collectives if row.part == 0}
@@ -131,7 +135,18 @@ class FsdpCosts:
             return None
         nbytes = {row.unit: row.nbytes or 0 for row in again}
         exposed_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
-        return KeptParameters(len(nbytes), exposed_ns, self._transfer(exposed_ns), sum(nbytes.values()))
+        saved_ns = min(self._saved((row, self._on_the_wire(row)) for row in again), self._backward_ns)
+        return KeptParameters(len(nbytes), exposed_ns, saved_ns, sum(nbytes.values()))
+
+    def _on_the_wire(self, row: UnitRow) -> int:
+        """What its absence wins: in a queue, what comes behind it begins earlier by all of it."""
+        return (row.comm_ns if self._is_queued(row) else row.exposed_charged_ns) or 0
+
+    @property
+    def _backward_ns(self) -> int:
+        """What is exposed in backward."""
+        backward = (row for row in self._rows if row.phase == Phase.BACKWARD.name.lower())
+        return self._mean(row.exposed_charged_ns or 0 for row in backward)
 
     def wide(self) -> WideReductions | None:
         """Return what reductions in half the bytes would save; None if none is large enough, and in float32."""
@@ -139,19 +154,21 @@ class FsdpCosts:
         if not wide:
             return None
         exposed = self._mean(row.exposed_charged_ns or 0 for row in wide)
-        return WideReductions(len({row.unit for row in wide}), exposed, self._transfer(exposed / 2))
+        saved = self._saved((row, min((row.comm_ns or 0) // 2, row.exposed_charged_ns or 0)) for row in wide)
+        return WideReductions(len({row.unit for row in wide}), exposed, saved)
 
     def _is_wide(self, row: UnitRow) -> bool:
         return (row.nbytes or 0) >= LARGE_NBYTES and self._dtypes.get((row.rank, row.seq)) == "float32"
 
     def queued(self) -> QueuedGathers | None:
-        """Return what gathers would save if reductions did not hold them up; None if nothing does."""
+        """Return what gathers would save if reductions did not hold them up, which is no more than the time in which
+        nothing is sent; None if nothing does."""
         backward = Phase.BACKWARD.name.lower()
         queued = [row for row in self._gathers if row.phase == backward and row.behind_ns and not row.blocks]
         if not queued:
             return None
-        saved = self._mean(min(row.exposed_charged_ns or 0, row.behind_ns or 0) for row in queued)
-        return QueuedGathers(len({row.unit for row in queued}), self._transfer(saved))
+        saved = self._saved((row, min(row.exposed_charged_ns or 0, row.behind_ns or 0)) for row in queued)
+        return QueuedGathers(len({row.unit for row in queued}), min(saved, self._silent_ns))
 
     def early(self) -> EarlyReductions | None:
         """Return what it would save to reduce once in each update; None if nothing is reduced more often."""
@@ -206,6 +223,15 @@ class FsdpCosts:
         own, others = ([ns for is_own, ns in known if is_own is wanted] for wanted in (True, False))
         return not own or not others or median(own) >= TOO_LARGE * median(others)
 
+    def _saved(self, won: Iterable[tuple[UnitRow, int]]) -> int:
+        """Return what is won of rows, without waiting for late ranks."""
+        listed = list(won)
+        queued = self._mean(ns for row, ns in listed if self._is_queued(row))
+        return queued + self._transfer(self._mean(ns for row, ns in listed if not self._is_queued(row)))
+
+    def _is_queued(self, row: UnitRow) -> bool:
+        return (row.step, row.unit, row.role, row.phase) not in self._unqueued
+
     def _transfer(self, exposed_ns: float) -> int:
         """Return what of this exposed time is no waiting for late ranks, if that is the same share of all of it."""
         return round(exposed_ns * self._transfer_ratio)
@@ -234,6 +260,11 @@ def _transfer_ratio(rows: Sequence[DimensionRow]) -> float:
     """What of the exposed time is no waiting for late ranks, as far as that is known."""
     exposed = sum(row.exposed_charged_ns or 0 for row in rows)
     return 1 - sum(row.peer_wait_ns or 0 for row in rows) / exposed if exposed else 1.0
+
+
+def _waits_in_queue(row: UnitRow) -> bool:
+    """Whether other collectives ran for nearly all of the time from its launch to its begin."""
+    return bool(row.queue_ns) and (row.behind_ns or 0) >= QUEUED_RATIO * (row.queue_ns or 0)
 
 
 def _is_sharded(unit: Unit) -> bool:

@@ -1,7 +1,8 @@
 """What a step would take, and what memory, if its FSDP units were gathered, kept, reduced or divided otherwise.
 
-Each recorded step is played again: hosts work as long as they did, and gathers and reductions cost what fits the
-recorded ones. The change of a setting is that between its played steps and the recorded ones played again.
+Each recorded step is played again: hosts, or streams of devices, work as long as they did, and gathers and reductions
+cost what fits the recorded ones. The change of a setting is that between its played steps and the recorded ones played
+again.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import numpy as np
 
 from ddptrace.analysis.collectives.transfers import line
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import StepLength, summarize, typical_steps
+from ddptrace.analysis.summary import UNLIKE_MIN_RATIO, StepLength, steady_steps, summarize, typical_steps
 from ddptrace.analysis.tables.parallelism import UnitRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.units.plan import Plan, Ways, ways_of
+from ddptrace.analysis.timeline.forecast import TimelinePredictor
+from ddptrace.analysis.units.plan import Plan, Ways, as_streams_go, ways_of
 from ddptrace.analysis.units.play import RoleCost, Wire, play_step
 from ddptrace.analysis.units.script import RankScript, StepScript, shared_steps
 from ddptrace.analysis.whatif.predict import uncertainty
 from ddptrace.analysis.whatif.tables import OF_UNITS, Prediction, Setting, WhatIf
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Unit, UnitKind
-from ddptrace.schema import UnitRole
+from ddptrace.schema import Evidence, UnitRole
+from ddptrace.units import duration
 
 MOST_STEPS: Final = 20
 MODEL_RATIO: Final = 0.03
@@ -49,6 +52,24 @@ ROUNDS: Final = 4
 """What is saved up depends on the cost, and the cost on what is saved up."""
 WORTH_RATIO: Final = 0.9
 """An idle link counts as saving up if the fitted costs then miss at most this share of what they miss otherwise."""
+EVEN_RATIO: Final = 0.05
+"""By which the time of a byte may differ on average where it is said to be the same."""
+DIFFERENT_SIZES: Final = 1.25
+"""Times the smallest size, from which on a size tells more than that."""
+RAN_AHEAD_RATIO: Final = 0.9
+"""A host ran ahead of its device in a step that took it at most so much of the device's."""
+DEVICE: Final = (
+    "Kernels are taken to last as long beside communication as they did in the profiled steps. On a GPU, forecasts were"
+    " compared with four settings of one model, on two ranks that shared one GPU."
+)
+NEVER_AHEAD: Final = (
+    "The host never ran ahead of the device: nothing shows how fast it is alone, so a step may stay as long as it is."
+)
+BY_CALL: Final = "Nothing shows whether gathers and reductions cost their bytes or their calls: intervals hold both."
+NO_ASYNC: Final = (
+    "on a device the host waits for no gather, and _set_unshard_async_op only moves copies between streams"
+)
+ROOT_STAYS: Final = "The root keeps its parameters after forward, as it did: fully_shard of a root does so by default."
 CONTENTION: Final = (
     "Work of the host is taken to last as long beside communication as it did in the recording: nothing in it shows"
     " whether they slow each other."
@@ -76,19 +97,26 @@ class Sent:
 
 
 class UnitPredictor:
-    """Answers questions about the FSDP units of one run on CPUs.
+    """Answers questions about the FSDP units of one run.
+
+    Args:
+        result: Of the whole run.
+        scripts: Of all ranks. Those of a device are of its profiled steps.
+        timeline: Answers what is not about units or the network, of a device; None where nothing does.
 
     Raises:
         DdptraceError: The steps of the run cannot be played again.
     """
 
-    def __init__(self, result: Result, scripts: Sequence[RankScript]) -> None:
+    def __init__(
+        self, result: Result, scripts: Sequence[RankScript], timeline: TimelinePredictor | None = None
+    ) -> None:
         typical = summarize(result).typical
         refusal = next((one.refusal for one in scripts if one.refusal is not None), None)
         if refusal is not None or typical is None:
             raise DdptraceError(refusal or "no step is in this run")
-        if any(one.on_device for one in scripts):
-            raise DdptraceError("FSDP units are played again on CPUs only")
+        self._on_device = any(one.on_device for one in scripts)
+        self._timeline = timeline
         self.result = result
         self._typical: StepLength = typical
         self._ranks = scripts
@@ -99,9 +127,17 @@ class UnitPredictor:
             raise DdptraceError("no step with the same FSDP units is recorded on all ranks")
         self._steps: list[tuple[StepScript, ...]] = chosen[:: -(-len(chosen) // MOST_STEPS)]
         self._check()
-        self._sent = list(sent(result.units, is_separate=scripts[0].is_separate))
-        self.costs, self._saved_ns = fitted(self._sent)
-        self._replay = self._play(Setting())
+        self._check_length()
+        self._sent = list(sent(filter(self._tells, result.units), is_separate=scripts[0].is_separate))
+        same = even(self._sent) if self._on_device else None
+        self.costs, self._saved_ns = same or fitted(self._sent)
+        is_told = not self._on_device or (same is not None and _sizes_differ(self._sent))
+        self._by_call = None if is_told else flat(self._sent)
+        self._replay = self._play(Setting(), self.costs)
+
+    def _tells(self, row: UnitRow) -> bool:
+        """Whether a row shows what a collective costs: on a device, when a profiler saw it."""
+        return not self._on_device or row.evidence is Evidence.DEVICE
 
     def _check(self) -> None:
         """Refuse what is not gathered and reduced once for each use, as where gradients are accumulated."""
@@ -114,6 +150,15 @@ class UnitPredictor:
                     "its FSDP units are not gathered and reduced once for each use, as where gradients are accumulated"
                     " or forward is computed again"
                 )
+
+    def _check_length(self) -> None:
+        """Refuse profiled steps of a device that are no typical ones."""
+        played = float(np.median(self._recorded_ns))
+        if self._on_device and abs(played / self.recorded_ns - 1) > UNLIKE_MIN_RATIO:
+            raise DdptraceError(
+                f"its profiled steps took {duration(played)} on the device, and the typical one"
+                f" {duration(self.recorded_ns)}: they do not show what FSDP units cost it"
+            )
 
     @property
     def recorded_ns(self) -> float:
@@ -137,32 +182,44 @@ class UnitPredictor:
 
     def predict(self, name: str, setting: Setting) -> Prediction:
         """Answer one question. One that cannot be answered is no error but an answer with a refusal."""
+        if self._timeline is not None and not _is_answered(setting) and not setting.of_units:
+            return self._timeline.predict(name, setting)
         refusal = self._refusal(setting)
         if refusal is not None:
             return Prediction(name, setting, *(None,) * 10, refusal=refusal)
-        played = self._play(setting)
+        played = self._play(setting, self.costs)
         whole = float(np.median(self._replay.step_ns))
         change = (played.step_ns - self._replay.step_ns) / whole
         gain = -float(np.median(change))
+        gains = (gain, *self._gains_by_call(setting))
         doublings = SIZE_RATIO * abs(log2(setting.unit_size))
         off = hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * gain, doublings, uncertainty(change))
         step = self.recorded_ns * (1 - gain)
+        low, high = (self.recorded_ns * (1 - one) for one in (max(gains) + off, min(gains) - off))
+        if self._least_ns is None:
+            high = max(high, self.recorded_ns)
         return Prediction(
             name,
             setting,
             step_ns=round(step),
-            low_ns=round(max(step - off * self.recorded_ns, 0)),
-            high_ns=round(step + off * self.recorded_ns),
+            low_ns=round(max(low, 0)),
+            high_ns=round(high),
             per_backward_ns=round(step),
             gain_ratio=gain,
-            gain_low_ratio=gain - off,
-            gain_high_ratio=gain + off,
+            gain_low_ratio=1 - high / self.recorded_ns,
+            gain_high_ratio=max(gains) + off,
             exposed_ns=round(float(np.median(played.exposed_ns)) * self._exposed_ratio),
             comm_ns=round(float(np.median(played.comm_ns))),
             buckets=None,
-            basis=tuple(self._basis(setting)),
+            basis=tuple(self._basis(setting, step)),
             peak_nbytes=max(plan.peak_nbytes() for plan in self._plans(setting)),
         )
+
+    def _gains_by_call(self, setting: Setting) -> Iterator[float]:
+        """Yield the gain if bytes cost nothing, where the recording does not tell."""
+        if self._by_call is not None:
+            before, after = (self._play(one, self._by_call).step_ns for one in (Setting(), setting))
+            yield -float(np.median(after - before)) / float(np.median(before))
 
     def answer(self, settings: Mapping[str, Setting]) -> WhatIf:
         """Answer several questions, each by its name."""
@@ -182,20 +239,37 @@ class UnitPredictor:
 
     def usual(self) -> dict[str, Setting]:
         """Return what is asked where the reader asked nothing."""
-        ahead = {
-            f"prefetch {count}": Setting(forward_prefetch=count, backward_prefetch=count, unshard_async_op=True)
-            for count in AHEAD
-        }
-        return ahead | {
-            "parameters stay after forward": Setting(reshard_after_forward=False),
-            "units of 1/2": Setting(unit_size=0.5),
-            "units of 2": Setting(unit_size=2.0),
-            "units of 4": Setting(unit_size=4.0),
-            "a separate group for reductions": Setting(separate_reduce_scatter_group=True),
-            "reductions in bfloat16": Setting(reduce_dtype="bfloat16"),
-            "twice the bandwidth": Setting(bandwidth=2.0),
-            "free network": Setting(free_network=True),
-        }
+        ahead = {f"prefetch {count}": self.prefetches(count) for count in AHEAD}
+        others = {} if self._timeline is None else self._timeline.usual()
+        return (
+            ahead
+            | {name: one for name, one in others.items() if self._is_asked(one)}
+            | {
+                "parameters stay after forward": Setting(reshard_after_forward=False),
+                "units of 1/2": Setting(unit_size=0.5),
+                "units of 2": Setting(unit_size=2.0),
+                "units of 4": Setting(unit_size=4.0),
+                "a separate group for reductions": Setting(separate_reduce_scatter_group=True),
+                "reductions in bfloat16": Setting(reduce_dtype="bfloat16"),
+                "twice the bandwidth": Setting(bandwidth=2.0),
+                "free network": Setting(free_network=True),
+            }
+        )
+
+    def _is_asked(self, setting: Setting) -> bool:
+        """Whether a question of the timeline is worth asking: a host that runs ahead need not be faster."""
+        is_of_host = setting.host != 1 and self._least_ns is not None
+        return not _is_answered(setting) and not setting.is_half and not is_of_host
+
+    @property
+    def depths(self) -> Sequence[int | None]:
+        """How many units ahead gathers are worth trying. None: as recorded, which on CPUs the host may wait for."""
+        return (None, *AHEAD) if self._on_device else AHEAD
+
+    def prefetches(self, count: int | None) -> Setting:
+        """Return the setting with this many units gathered ahead. On CPUs the host must not wait for each gather."""
+        is_async = None if self._on_device else True
+        return Setting(forward_prefetch=count, backward_prefetch=count, unshard_async_op=is_async)
 
     @cached_property
     def recorded_exposed_ns(self) -> float:
@@ -213,14 +287,21 @@ class UnitPredictor:
         return [Plan(rank, ways_of(rank, setting)) for rank in self._ranks]
 
     def _refusal(self, setting: Setting) -> str | None:
-        if setting != replace(Setting(), **{name: getattr(setting, name) for name in FIELDS}):
+        if self._on_device and setting.unshard_async_op is not None:
+            return NO_ASYNC
+        if not _is_answered(setting):
             return "of a run with FSDP units, other buckets, ranks, hosts and schedules are not predicted"
         return next((why for plan in self._plans(setting) if (why := plan.refusal()) is not None), None)
 
-    def _basis(self, setting: Setting) -> Iterator[str]:
-        yield CONTENTION
-        if self._one_machine and setting != Setting():
+    def _basis(self, setting: Setting, step_ns: float) -> Iterator[str]:
+        if self._on_device:
+            yield from self._device_basis(setting, step_ns)
+        else:
+            yield CONTENTION
+        if self._one_machine and not self._on_device and setting != Setting():
             yield ONE_MACHINE
+        if setting.reshard_after_forward and any(unit.is_root and not unit.reshards for unit in self.units):
+            yield ROOT_STAYS
         if setting.unit_size < 1:
             yield "Smaller units: computation is taken to divide as evenly as the parameters do."
         if setting.unit_size > 1:
@@ -228,45 +309,69 @@ class UnitPredictor:
         if setting.reduce_dtype is not None:
             yield "Reductions: bytes are taken to cost what they do now, and the cast nothing."
         ahead = max(setting.forward_prefetch or 0, setting.backward_prefetch or 0)
-        if ahead and not ways_of(self._ranks[0], setting).is_async:
+        if ahead and not self._on_device and not ways_of(self._ranks[0], setting).is_async:
             yield "The host waits for each gather at once: prefetches hide nothing without asynchronous gathers."
+
+    def _device_basis(self, setting: Setting, step_ns: float) -> Iterator[str]:
+        if setting == Setting():
+            return
+        yield DEVICE
+        if self._by_call is not None:
+            yield BY_CALL
+        if self._least_ns is None:
+            yield NEVER_AHEAD
+        elif step_ns <= (1 + MODEL_RATIO) * self._least_ns:
+            yield f"The step takes no less than the host, which took {duration(self._least_ns)} where it ran ahead."
+
+    @cached_property
+    def _least_ns(self) -> float | None:
+        """What the host of the slowest rank takes for a step when it does not wait for the device; None where nothing
+        shows it. On a CPU it works as the operations say."""
+        if not self._on_device:
+            return 0.0
+        took: defaultdict[int, list[int]] = defaultdict(list)
+        for row in steady_steps(self.result.steps):
+            took[row.rank].append(row.wall_ns)
+        least = max((min(one) for one in took.values()), default=0)
+        return float(least) if 0 < least < RAN_AHEAD_RATIO * self.recorded_ns else None
 
     @cached_property
     def _one_machine(self) -> bool:
         return len({facts.host for facts in self.result.ranks}) == 1
 
-    def _play(self, setting: Setting) -> Played:
-        plans = self._plans(setting)
+    def _play(self, setting: Setting, costs: Mapping[UnitRole, RoleCost]) -> Played:
+        plans = [Plan(rank, as_streams_go(ways_of(rank, setting))) for rank in self._ranks]
         began = [0.0] * len(plans)
-        rows = []
+        rows, paces = [], self._paces(costs)
         for scripts in self._steps:
             ops = [plan.ops(script) for plan, script in zip(plans, scripts, strict=True)]
-            wire = self._wire(setting, plans[0].ways, scripts[0].step)
+            wire = self._wire(setting, plans[0].ways, costs, paces.get(scripts[0].step, 1.0))
             done = play_step(ops, wire, began)
             took = [ended - start for ended, start in zip(done.ended_ns, began, strict=True)]
-            rows.append((fmean(took), fmean(done.waited_ns), done.comm_ns))
+            rows.append((max(fmean(took), self._least_ns or 0.0), fmean(done.waited_ns), done.comm_ns))
             began = [ended - min(done.ended_ns) for ended in done.ended_ns]
         return Played(*np.array(rows).T)
 
-    def _wire(self, setting: Setting, ways: Ways, step: int) -> Wire:
-        """As quick as it was in this step."""
-        pace = self._paces.get(step, 1.0)
+    def _wire(self, setting: Setting, ways: Ways, costs: Mapping[UnitRole, RoleCost], pace: float) -> Wire:
+        """As quick as it was in its step."""
         latency = 0.0 if setting.free_network else setting.latency * pace
         byte = 0.0 if setting.free_network else pace / setting.bandwidth
-        costs = {
-            role: RoleCost(cost.latency_ns * latency, cost.ns_per_byte * byte) for role, cost in self.costs.items()
-        }
+        costs = {role: RoleCost(cost.latency_ns * latency, cost.ns_per_byte * byte) for role, cost in costs.items()}
         return Wire(costs, self._saved_ns * byte, ways.is_separate)
 
-    @cached_property
-    def _paces(self) -> dict[int, float]:
-        """By step, how much longer its collectives took than the fitted cost."""
+    def _paces(self, costs: Mapping[UnitRole, RoleCost]) -> dict[int, float]:
+        """By step, how much longer its collectives took than these costs."""
         took: defaultdict[int, float] = defaultdict(float)
-        cost: defaultdict[int, float] = defaultdict(float)
+        told: defaultdict[int, float] = defaultdict(float)
         for one in self._sent:
-            took[one.step] += _whole_ns(one, self.costs[one.role], self._saved_ns)
-            cost[one.step] += self.costs[one.role].alone_ns(one.nbytes)
-        return {step: took[step] / cost[step] for step in took if cost[step]}
+            took[one.step] += _whole_ns(one, costs[one.role], self._saved_ns)
+            told[one.step] += costs[one.role].alone_ns(one.nbytes)
+        return {step: took[step] / told[step] for step in took if told[step]}
+
+
+def _is_answered(setting: Setting) -> bool:
+    """Whether it is about units and the network alone."""
+    return setting == replace(Setting(), **{name: getattr(setting, name) for name in FIELDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +438,31 @@ def fitted(sent_: Sequence[Sent]) -> tuple[dict[UnitRole, RoleCost], float]:
     tried = [(*_costs(sent_, saved), saved) for saved in SAVED_NS]
     costs, error, saved = min(tried, key=lambda one: one[1])
     return (costs, saved) if error <= WORTH_RATIO * tried[0][1] else (tried[0][0], 0.0)
+
+
+def even(sent_: Sequence[Sent]) -> tuple[dict[UnitRole, RoleCost], float] | None:
+    """Return costs where each byte takes as long in small collectives as in large ones; None where that is not so."""
+    of = {role: _telling([one for one in sent_ if one.role is role]) for role in ROLES.values()}
+    costs = {
+        role: RoleCost(0.0, median(one.alone_ns / one.nbytes for one in mine) if mine else 0.0)
+        for role, mine in of.items()
+    }
+    off = [abs(cost.alone_ns(one.nbytes) / one.alone_ns - 1) for role, cost in costs.items() for one in of[role]]
+    return (costs, 0.0) if off and fmean(off) <= EVEN_RATIO else None
+
+
+def flat(sent_: Sequence[Sent]) -> dict[UnitRole, RoleCost]:
+    """Return costs of which none is for bytes."""
+    of = {
+        role: [one.alone_ns for one in _telling([one for one in sent_ if one.role is role])] for role in ROLES.values()
+    }
+    return {role: RoleCost(median(took) if took else 0.0, 0.0) for role, took in of.items()}
+
+
+def _sizes_differ(sent_: Sequence[Sent]) -> bool:
+    """Whether sizes differ by enough to tell what bytes cost."""
+    sizes = [one.nbytes for one in _telling(sent_)]
+    return bool(sizes) and max(sizes) >= DIFFERENT_SIZES * min(sizes)
 
 
 def _costs(sent_: Sequence[Sent], saved_ns: float) -> tuple[dict[UnitRole, RoleCost], float]:

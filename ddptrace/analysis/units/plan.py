@@ -2,6 +2,10 @@
 
 Gathers ahead of their use, gathers that the host waits for at once, and parameters that stay follow torch's own order.
 Units are put together or divided in the order of forward, the root's left alone: it holds what no other unit has.
+
+On a device the host only launches: the stream that computes works and waits. A gather there waits for copies out of the
+gathers before it, and not for the computation between, so it begins further ahead than the host launched it. The stream
+waits for a reduction when the next one is ready, and at the end of backward.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -24,7 +28,7 @@ USUAL: Final = {Phase.FORWARD: 0, Phase.BACKWARD: 1}
 
 
 class Do(enum.Enum):
-    """What the host does."""
+    """What the host does, or the stream that computes."""
 
     WORK = enum.auto()  # for so many ns
     LAUNCH = enum.auto()
@@ -51,6 +55,7 @@ class Ways:
     sizes: float
     is_separate: bool
     reduce_ratio: float
+    on_device: bool = False
 
 
 def ways_of(script: RankScript, setting: Setting) -> Ways:
@@ -69,7 +74,15 @@ def ways_of(script: RankScript, setting: Setting) -> Ways:
         setting.unit_size,
         setting.separate_reduce_scatter_group or script.is_separate,
         ratio,
+        script.on_device,
     )
+
+
+def as_streams_go(ways: Ways) -> Ways:
+    """Return the ways with how far ahead of its use a gather may begin on a device. In forward it waits until the
+    parameters of the unit before the last one that was used are copied out; in backward, until those of the last."""
+    ahead = {Phase.FORWARD: max(ways.ahead[Phase.FORWARD], 1) + 1, Phase.BACKWARD: ways.ahead[Phase.BACKWARD]}
+    return replace(ways, ahead=ahead) if ways.on_device else ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,7 @@ class Plan:
 
     def _unit(self, key: tuple[int, int], units: Sequence[Unit]) -> Planned:
         parts = self._parts if key[0] >= 0 else 1
-        asked = None if key[0] < 0 else self.ways.reshards
+        asked = None if key[0] < 0 and self.ways.reshards else self.ways.reshards
         return Planned(
             sum(unit.nbytes for unit in units) // parts,
             sum(unit.sharded_nbytes for unit in units) // parts,
@@ -204,9 +217,13 @@ class _Emitted:
         self._sent = 0  # bytes of the reduction before, which are let go with the next one
         self._shards = 0  # of gradients
         self._count = 0
+        self._reducing: int | None = None  # a reduction that a device's stream has not waited for
 
     def ops(self, items: Iterator[int | tuple[tuple[int, int], Mark]]) -> Iterator[Op]:
         listed = list(items)
+        last = max(
+            (at for at, item in enumerate(listed) if not isinstance(item, int) and _is_ready(item[1])), default=0
+        )
         for at, item in enumerate(listed):
             if isinstance(item, int):
                 yield Op(Do.WORK, item)
@@ -221,6 +238,8 @@ class _Emitted:
                     yield from self._free(key)
             else:
                 yield from self._reduce(key)
+            if at == last:
+                yield from self._wait_for_reduction()
         yield Op(Do.HOLD, -self._shards - self._sent)
 
     def _ahead(self, phase: Phase, following: Sequence[tuple[tuple[int, int], Mark]]) -> Iterator[Op]:
@@ -235,7 +254,7 @@ class _Emitted:
         yield Op(Do.WORK, self._cost("in", key, phase))
         self._launched[key] = self._count
         yield Op(Do.LAUNCH, self._whole(key), self._count, UnitRole.UNSHARD)
-        if not self._ways.is_async:
+        if not self._ways.is_async and not self._ways.on_device:
             yield Op(Do.WAIT, 0, self._count)
         self._count += 1
 
@@ -259,6 +278,7 @@ class _Emitted:
 
     def _reduce(self, key: tuple[int, int]) -> Iterator[Op]:
         unit, gradients = self._plan.units[key], self._whole(key)
+        yield from self._wait_for_reduction()
         sent = round(unit.nbytes * self._ways.reduce_ratio)
         yield Op(Do.HOLD, gradients - self._flat)
         self._flat = 0
@@ -269,10 +289,17 @@ class _Emitted:
         yield Op(Do.HOLD, unit.sharded_nbytes)
         self._shards += unit.sharded_nbytes
         yield Op(Do.LAUNCH, sent, self._count, UnitRole.REDUCE_SCATTER)
-        yield Op(Do.WAIT, 0, self._count)
+        self._reducing = self._count
         self._count += 1
+        if not self._ways.on_device:
+            yield from self._wait_for_reduction()
         yield Op(Do.HOLD, -gradients)
         yield Op(Do.WORK, self._plan.share(key, self._reduce_out))
+
+    def _wait_for_reduction(self) -> Iterator[Op]:
+        if self._reducing is not None:
+            yield Op(Do.WAIT, 0, self._reducing)
+            self._reducing = None
 
     def _whole(self, key: tuple[int, int]) -> int:
         return round(self._plan.units[key].nbytes * self._plan.gather_ratio)
@@ -290,6 +317,10 @@ def _of_phase(costs: Mapping[tuple[int, Phase], int], phase: Phase) -> dict[int,
 
 def _is_use(mark: Mark, unit: int) -> bool:
     return mark.mark is UnitMark.USE and mark.unit == unit
+
+
+def _is_ready(mark: Mark) -> bool:
+    return mark.mark is UnitMark.READY
 
 
 def _with_frees(structure: Sequence[Mark], movable: Mapping[int, int]) -> Iterator[Mark]:

@@ -1,8 +1,10 @@
-"""What one rank's host did for its FSDP units in each step, taken apart so that a setting can put it together anew.
+"""What one rank did for its FSDP units in each step, taken apart so that a setting can put it together anew.
 
 host     ├ work ┼ use of a ┼ work ┼ use of b ┼ work ┼ gradients of b ┼ work ┼ gradients of a ┼ work ┤
 use        ├ copy in, gather ┄ waits ┄ copy out ┤        waits are left out: the model makes them
 gradients  ├ copy in, reduce-scatter ┄ waits ┄ copy out ┤
+
+On a device its stream works and waits instead of the host, by the `clock` of this room.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Measure, Pieces, pairs, union
+from ddptrace.analysis.intervals import Pieces, pairs
 from ddptrace.analysis.rank_view import RankView
+from ddptrace.analysis.units.clock import Clock, clock_of
 from ddptrace.load.tables import Call, Unit, UnitEvent, UnitKind
 from ddptrace.schema import Phase, UnitMark, UnitRole
 
@@ -39,8 +42,8 @@ One = TypeVar("One")
 
 @dataclass(slots=True)
 class StepScript:
-    """One step of one rank. `before_ns`: host work before each mark of the structure, and after the last; copies in and
-    out are what gathers and reductions cost the host."""
+    """One step of one rank. `before_ns`: work before each mark of the structure, and after the last; copies in and out
+    are what gathers and reductions cost the host, or the device's stream."""
 
     step: int
     wall_ns: int
@@ -74,13 +77,13 @@ def script_of(view: RankView, chosen: Container[int] | None = None) -> RankScrip
     units = {unit.unit: unit for unit in view.rank.units if unit.kind is UnitKind.FSDP}
     if not units:
         return None
-    steps = [one for one in view.rank.steps if one.ordinal > 0 and (chosen is None or one.ordinal in chosen)]
+    clock = clock_of(view, [call for call in view.rank.calls if call.unit in units])
+    steps = [one for one in clock.steps if one.ordinal > 0 and (chosen is None or one.ordinal in chosen)]
     spans = Pieces.numbered(pairs((one.begin_at_ns, one.end_at_ns) for one in steps))
     marks = [one for one in view.rank.unit_events if one.unit in units and one.mark in MARKS]
     events = _within(sorted(marks, key=lambda one: (one.begin_at_ns, -one.end_at_ns)), spans, _begin)
     calls = _within([call for call in view.rank.calls if call.unit in units], spans, _launch)
-    waited = Measure(union(pairs(wait for call in calls for wait in call.waits)))
-    found = [_step(one.ordinal, (one.begin_at_ns, one.end_at_ns), events, calls, waited) for one in steps]
+    found = [_step(one.ordinal, (one.begin_at_ns, one.end_at_ns), events, calls, clock) for one in steps]
     usual = Counter(one.structure for one in found).most_common(1)
     alike = tuple(one for one in found if one.structure and one.structure == usual[0][0])
     gathers = [call for call in calls if call.role is UnitRole.UNSHARD]
@@ -134,43 +137,39 @@ def _refusal(calls: Sequence[Call], steps: Sequence[StepScript]) -> str | None:
 
 
 def _step(
-    ordinal: int, span: tuple[int, int], events: Sequence[UnitEvent], calls: Sequence[Call], waited: Measure
+    ordinal: int, span: tuple[int, int], events: Sequence[UnitEvent], calls: Sequence[Call], clock: Clock
 ) -> StepScript:
-    marks = _outermost([one for one in events if span[0] <= one.begin_at_ns < span[1]])
-    mine = [call for call in calls if span[0] <= call.launch_at_ns < span[1]]
-    script = StepScript(ordinal, span[1] - span[0], tuple(_mark(one) for one in marks))
+    mine = _between(calls, *span)
+    marks = _without_empty(_outermost([one for one in events if span[0] <= one.begin_at_ns < span[1]]), mine)
+    script = StepScript(ordinal, clock.at_ns(span[1]) - clock.at_ns(span[0]), tuple(_mark(one) for one in marks))
     at = span[0]
     for one in marks:
-        script.before_ns.append(_ahead_of(script, _between(mine, at, one.begin_at_ns), at, one.begin_at_ns, waited))
+        script.before_ns.append(_ahead_of(script, _between(mine, at, one.begin_at_ns), at, one.begin_at_ns, clock))
         inside = _between(mine, one.begin_at_ns, one.end_at_ns)
-        _copies(script, _mark(one), one, inside[0].launch_at_ns if inside else one.begin_at_ns, waited)
+        _copies(script, _mark(one), one, inside[0].launch_at_ns if inside else one.begin_at_ns, clock)
         at = one.end_at_ns
-    script.before_ns.append(_ahead_of(script, _between(mine, at, span[1]), at, span[1], waited))
+    script.before_ns.append(_ahead_of(script, _between(mine, at, span[1]), at, span[1], clock))
     return script
 
 
-def _ahead_of(script: StepScript, calls: Sequence[Call], begin: int, end: int, waited: Measure) -> int:
+def _ahead_of(script: StepScript, calls: Sequence[Call], begin: int, end: int, clock: Clock) -> int:
     """Note what gathers ahead of their use cost the host, and return the rest of its work between two marks."""
     for call in calls:
         if call.role is UnitRole.UNSHARD and call.unit is not None:
-            script.in_ns[call.unit, call.unit_phase or Phase.FORWARD] = _worked(begin, call.launch_at_ns, waited)
+            script.in_ns[call.unit, call.unit_phase or Phase.FORWARD] = clock.worked_ns(begin, call.launch_at_ns)
             begin = call.launch_at_ns
-    return _worked(begin, end, waited)
+    return clock.worked_ns(begin, end)
 
 
-def _copies(script: StepScript, mark: Mark, event: UnitEvent, launch_at_ns: int, waited: Measure) -> None:
-    before = _worked(event.begin_at_ns, launch_at_ns, waited)
-    after = _worked(launch_at_ns, event.end_at_ns, waited)
+def _copies(script: StepScript, mark: Mark, event: UnitEvent, launch_at_ns: int, clock: Clock) -> None:
+    before = clock.worked_ns(event.begin_at_ns, launch_at_ns)
+    after = clock.worked_ns(launch_at_ns, event.end_at_ns)
     if mark.mark is UnitMark.READY:
         script.reduce_in_ns[mark.unit], script.reduce_out_ns[mark.unit] = before, after
     elif mark.mark is UnitMark.USE:
         script.out_ns[mark.unit, mark.phase] = after
         if launch_at_ns > event.begin_at_ns:
             script.in_ns[mark.unit, mark.phase] = before
-
-
-def _worked(begin: int, end: int, waited: Measure) -> int:
-    return max(end - begin - int(waited.within(np.array([begin]), np.array([end]))[0]), 0)
 
 
 def _between(calls: Sequence[Call], begin: int, end: int) -> list[Call]:
@@ -184,6 +183,20 @@ def _outermost(events: Sequence[UnitEvent]) -> list[UnitEvent]:
         if not found or one.begin_at_ns >= found[-1].end_at_ns:
             found.append(one)
     return found
+
+
+def _without_empty(marks: Sequence[UnitEvent], calls: Sequence[Call]) -> list[UnitEvent]:
+    """Leave out gradients that are ready with nothing to reduce, of units that reduced once for each use in backward:
+    at the end torch looks again at units of several modules."""
+    used = Counter(one.unit for one in marks if one.mark is UnitMark.USE and one.phase is Phase.BACKWARD)
+    reduced = Counter(call.unit for call in calls if call.role is UnitRole.REDUCE_SCATTER)
+    return [
+        one
+        for one in marks
+        if one.mark is not UnitMark.READY
+        or reduced[one.unit] != used[one.unit]
+        or any(call.unit == one.unit for call in _between(calls, one.begin_at_ns, one.end_at_ns))
+    ]
 
 
 def _mark(event: UnitEvent) -> Mark:

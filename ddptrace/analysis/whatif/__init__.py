@@ -18,7 +18,7 @@ Steps are predicted in four ways. `ddptrace/predictor.py` looks at the run, and 
 gradients reduced on CPUs   predict.py, by `again` and `play`
 GPU traces                  ddptrace/analysis/timeline/forecast.py
 pipelines                   ddptrace/analysis/pipeline/forecast.py
-FSDP units on CPUs          ddptrace/analysis/units/forecast.py, by the `play.py` of that room
+FSDP units                  ddptrace/analysis/units/forecast.py, by the `play.py` of that room
 
 `ddptrace/analysis/ranks/replay.py` answers another question, without a setting: how much time the recorded run
 loses to each rank, and to slow transfers. The rows of `blame` and `suspects` are made of that.

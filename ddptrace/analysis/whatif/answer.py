@@ -29,7 +29,7 @@ from ddptrace.analysis.whatif.wire import ALGORITHMS, Algorithm, Wire
 from ddptrace.errors import DdptraceError
 
 AnyPredictor = Predictor | TimelinePredictor | PipelinePredictor | UnitPredictor
-"""Of buckets on CPUs, of a device's profiler windows, of a pipeline, or of FSDP units on CPUs."""
+"""Of buckets on CPUs, of a device's profiler windows, of a pipeline, or of FSDP units."""
 RANKS: Final = (8, 32, 128, 512, 2048)
 
 

@@ -28,7 +28,7 @@ OF_UNITS: Final = (
     "reduce_dtype",
 )
 """Fields of a setting that are about units of FSDP."""
-NO_UNITS: Final = "units of FSDP are predicted of runs that ddptrace recorded on CPUs only, and this one has none"
+NO_UNITS: Final = "ddptrace recorded no units of FSDP in this run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class WhatIf:
     contention: Contention | None  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
     model: Model = "buckets"  # what is played again: "buckets" on CPUs, "timeline" of a device, "pipeline", or
-    #   "units" of FSDP on CPUs
+    #   "units" of FSDP
 
     def __repr__(self) -> str:
         return f"WhatIf: {counted(len(self.predictions), 'prediction')} for a step of {duration(self.recorded_ns)}"
