@@ -1,4 +1,4 @@
-"""`python -m benchmarks overhead ...` that times each instrument a few times instead of hundreds, for its least time."""
+"""`python -m benchmarks overhead ...` that times each instrument a few times, not hundreds, for its least time."""
 
 from __future__ import annotations
 
