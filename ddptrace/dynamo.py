@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakSet
+
+_left: WeakSet[ModuleType] = WeakSet()
 
 
 def leave_as_it_is(*packages: str) -> None:
     """Have Dynamo skip the functions of these packages, and trace only what they call.
 
-    Covers the modules that are imported now. Dynamo itself is not imported.
+    Covers the modules that are imported now, each once per process. Dynamo itself is not imported.
 
     Raises ImportError or AttributeError if torch has moved this interface.
     """
-    leave = _leaving()
+    leave, within = _leaving(), tuple(f"{package}." for package in packages)
     for name, module in list(sys.modules.items()):
-        if any(name == package or name.startswith(f"{package}.") for package in packages):
+        if f"{name}.".startswith(within) and module not in _left:
             for code in _code_in(vars(module), name):
                 leave(code)
+            _left.add(module)
 
 
 def _leaving() -> Callable[[CodeType], None]:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from tests.command_line import ddptrace_says
 from tests.launch import PROGRAMS, environment, server
-from tests.ranks import Job
+from tests.ranks import Job, torchruns_environ
 
 RANKS = 2
 SMALL = PROGRAMS / "small_benches.py"
+FORKING = PROGRAMS / "forking_bench.py"
 
 
 def bench(*words: object, out: Path, ranks: int = RANKS, **environ: str) -> Job:
@@ -25,6 +26,17 @@ def bench(*words: object, out: Path, ranks: int = RANKS, **environ: str) -> Job:
         assert statuses == [0] * ranks, job.said
         analyzed = sum((Counter(json.loads(one.read_text())) for one in Path(folder).iterdir()), Counter[str]())
     assert analyzed == {file.parent.name: 1 for file in (out / "runs").rglob("manifest.json")}, analyzed
+    return job
+
+
+def bench_that_starts_ranks(*words: object, out: Path) -> Job:
+    """Run `ddptrace bench WORDS... --out OUT` as a user types it; what it said. It must not fail. It starts its ranks
+    itself, here as forks."""
+    argv = [str(FORKING), *map(str, words), "--out", str(out)]
+    alone = dict.fromkeys(torchruns_environ(0, 1, 0))
+    with server().started(argv, 1, environment(), to_the_end=True, torchrun=alone) as job:
+        statuses = job.statuses(timeout_s=240)
+    assert statuses == [0], job.said
     return job
 
 

@@ -163,12 +163,14 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
     orders = socket.socket(fileno=fd)
     imported_here: dict[str, ModuleType] = {}
     atexit.register(leave_whole, imported_here)  # registered first: called last
+    gc.disable()  # imports leave next to no garbage, and looking for it takes a fifth of their time
     for module in (*IMPORTED, *imported):
         importlib.import_module(module)
     imported_here |= sys.modules
     skip_destructors()
     gc.collect()
     gc.freeze()
+    gc.enable()
     launchers = set[int]()
     while True:
         order, fds, _, _ = socket.recv_fds(orders, ORDER_NBYTES, 3)

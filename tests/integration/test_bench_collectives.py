@@ -12,7 +12,7 @@ import pytest
 
 import ddptrace
 from ddptrace.bench.experiments.collectives_ops import OPS
-from tests.benches import bench, refusal
+from tests.benches import bench, bench_that_starts_ranks, refusal
 from tests.launch import environment
 
 SIZES = (4_000, 64_000)
@@ -21,11 +21,6 @@ AS_TRACED = {
     "reduce_scatter": "reduce_scatter_tensor",
     "all_to_all": "all_to_all_single",
 }
-
-
-def run(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *launcher, "-m", "ddptrace", "bench", "collectives", *map(str, words)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +80,7 @@ def test_the_page_asks_for_nothing_and_has_the_chart(swept: Path) -> None:
 
 def test_each_number_of_workers_is_a_job_of_its_own_and_an_odd_one_has_a_rank_that_stands_by(tmp_path: Path) -> None:
     words = ("--ranks", "2,3", "--ops", "all_reduce,send_recv", "--sizes", "4kB,64kB,1MB", "--rounds", 3, "--json")
-    done = run(*words, "--steps", 1, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = bench_that_starts_ranks("collectives", *words, "--steps", 1, out=tmp_path)
     assert "USDT" not in done.stderr
     told = json.loads(done.stdout)
     assert [job["ranks"] for job in told["measured"]] == [2, 3]
@@ -97,8 +91,10 @@ def test_each_number_of_workers_is_a_job_of_its_own_and_an_odd_one_has_a_rank_th
 
 
 def test_ranks_that_torchrun_started_measure_together_and_one_of_them_shows(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = run("--ops", "broadcast", "--sizes", "4kB", "--rounds", 1, "--out", tmp_path, launcher=launcher)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    asked = f"ddptrace bench collectives --ops broadcast --sizes 4kB --rounds 1 --out {tmp_path}"
+    command = [*launcher, "-m", *asked.split()]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("# Collectives: time and bandwidth") == 1 and "| broadcast | 2 " in done.stdout
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ddptrace
-from tests.launch import environment
+from tests.benches import bench_that_starts_ranks
 
 WORKERS = (1, 2)
 BATCH = 4
@@ -23,19 +21,8 @@ STRATEGIES = ("ddp", "bucketed")
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scale")
-    asked = (
-        f"ddptrace bench scale --workload convnet --cap 5 --ranks 1,2 --rounds 2 --steps 1 --warmup 1 --out {folder}"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", *asked.split()],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| reducer " in done.stdout
+    asked = "scale --workload convnet --cap 5 --ranks 1,2 --rounds 2 --steps 1 --warmup 1"
+    assert "| reducer " in bench_that_starts_ranks(*asked.split(), out=folder).stdout
     return folder
 
 

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from benchmarks import hosts
 from tests.conftest import need
-from tests.launch import environment
+from tests.launch import environment, server
 
 
 def test_a_try_is_made_judged_and_written(tmp_path: Path) -> None:
     need(not hosts.refusal(), "network namespaces")
-    argv = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "diff",
-        "--tries",
-        "1",
-        "--runs",
-        "3",
-        "--steps",
-        "20",
-        "--deviations",
-        "8",
-        "-o",
-        str(tmp_path),
-    ]
-    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("--tries", "1", "--runs", "3", "--steps", "20", "--deviations", "8", "-o", str(tmp_path))
+    well, said = server().run(["-m", "benchmarks", "diff", *words], 1, environment(), timeout_s=200)
+    assert well, said
     told = json.loads((tmp_path / "diff.json").read_text())
     assert [len(told[name]) for name in ("tries", "real", "drawn")] == [1, 1, 1]
     (one,) = told["real"]

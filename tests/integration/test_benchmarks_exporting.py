@@ -11,13 +11,14 @@ import pytest
 import ddptrace
 from benchmarks.overhead_costs import Rate, sustained
 from benchmarks.overhead_receiver import receiver
-from tests.launch import as_ranks
+from tests.launch import torchrun
 
 
 @pytest.mark.alone  # the process that exports must have started before the few steps are over
 def test_spans_are_made_and_sent_while_steps_are_timed(tmp_path: Path) -> None:
-    words = ("--workload", "convnet", "--rounds", "1", "--steps", "2", "--warmup", "1", "--out", str(tmp_path))
-    said = as_ranks(["-m", "benchmarks", "overhead", "--modes", "exporting thread,companion", *words], timeout_s=240)
+    words = ("--workload", "convnet", "--rounds", 1, "--steps", 2, "--warmup", 1, "--out", tmp_path)
+    modes = "exporting thread,companion"
+    said = torchrun("short_overhead.py", "overhead", "--modes", modes, *words, timeout_s=240)
     assert "RuntimeWarning" not in said, "nothing was lost on the way"
     (one,) = json.loads((tmp_path / "overhead.json").read_text())["measured"]
     assert set(one["times_ns"]) == {"off", "exporting thread", "companion"}

@@ -59,26 +59,45 @@ def test_a_companion_that_is_killed_leaves_the_training_alone(tmp_path: Path) ->
 
 
 def test_a_program_under_the_launcher_is_exported_too_and_its_output_ends_with_it(tmp_path: Path) -> None:
-    """Whoever waits for the end of the output does not wait for the companion; its own children are all it meets."""
-    program = tmp_path / "program.py"
+    """Whoever waits for the end of the output does not wait for the companion; its own children are all it meets. The
+    companion is stopped meanwhile: it cannot end first, however slow the machine is."""
+    program, run, may_end = tmp_path / "program.py", tmp_path / "run", tmp_path / "end"
     program.write_text(
-        "import os, torch\n"
+        "import os, time, torch\n"
         "model = torch.nn.Linear(4, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for _ in range(9): model(torch.ones(2, 4)).sum().backward(); optimizer.step()\n"
+        f"while not os.path.exists({str(may_end)!r}): time.sleep(0.05)\n"
         "try: os.wait()\n"
         "except ChildProcessError: print('no children')\n"
         "print('endpoint', os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'])\n"
     )
+    argv = [sys.executable, "-m", "ddptrace.run", "--out", str(run), str(program)]
     with Receiver() as receiver:
-        receiver.behaviour = Behaviour(slow_s=8.0)
-        argv = [sys.executable, "-m", "ddptrace.run", "--out", str(tmp_path / "run"), str(program)]
         environ = asking(receiver.grpc_url, "grpc")
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=100, check=True)
-        is_still_busy = bool(companions(tmp_path / "run"))
-        assert done.stdout == f"no children\nendpoint {receiver.grpc_url}\n"
-        assert is_still_busy and "not all telemetry was delivered" in done.stderr
-        wait_until(lambda: not companions(tmp_path / "run"))
-        assert Counter(one.item.name.split()[0] for one in receiver.spans())["step"] == 9
+        with (
+            subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+            stopped(run) as companion,
+        ):
+            may_end.touch()
+            stdout, stderr = process.communicate(timeout=100)
+            assert process.returncode == 0 and companions(run) == [companion]
+        assert stdout == f"no children\nendpoint {receiver.grpc_url}\n"
+        assert "not all telemetry was delivered" in stderr
+        wait_until(lambda: not companions(run))
+        is_late = "were not delivered" in (run / "export.log").read_text()  # it was stopped for too long
+        assert is_late or Counter(one.item.name.split()[0] for one in receiver.spans())["step"] == 9
+
+
+@contextlib.contextmanager
+def stopped(run: Path) -> Iterator[int]:
+    """The process that exports this run; it stands still, once it is there, and goes on in the end."""
+    wait_until(lambda: companions(run))
+    (companion,) = companions(run)
+    os.kill(companion, signal.SIGSTOP)
+    try:
+        yield companion
+    finally:
+        os.kill(companion, signal.SIGCONT)
 
 
 def test_nothing_is_started_where_nothing_is_asked_for(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from ddptrace.load.run_folder import records_of
 from ddptrace.load.tables import Call
 from ddptrace.record import Records
 from ddptrace.schema import EVENT_DTYPE
-from tests.launch import PROGRAMS, environment, torchrun
+from tests.launch import PROGRAMS, environment, server, torchrun
 from tests.programs.compiled_ways import LAYERS, LONG_STEPS, STEPS
 from tests.self_launched import self_launched
 
@@ -108,10 +107,9 @@ def test_of_two_threads_each_bucket_is_in_its_group(tmp_path: Path) -> None:
 
 
 def test_what_was_sent_before_the_process_was_killed_is_there(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAMS / "compiled_ways.py"), "killed", str(tmp_path / "run")]
-    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    done = subprocess.run(command, env=environment() | rank, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    argv = [str(PROGRAMS / "compiled_ways.py"), "killed", str(tmp_path / "run")]
+    statuses, said = server().statuses(argv, 1, environment(), 60, to_the_end=True)
+    assert statuses == [signal.SIGKILL], said
     assert len(buckets(tmp_path / "run")) == FIRST + (STEPS - 1) * LAYERS - 1
     assert not records(tmp_path / "run").closed
 
@@ -192,7 +190,8 @@ def test_a_compiler_that_cannot_is_told_in_one_sentence(
     empty.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", str(empty) if compiler == "empty" else compiler)
-    command = [sys.executable, "-m", "ddptrace", "compile"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and done.stdout == "" and said in done.stderr and len(done.stderr.splitlines()) == 1
+    with server().started(["-m", "ddptrace", "compile"], 1, environment(), to_the_end=True) as job:
+        (status,) = job.statuses(60) or [None]
+    assert status is not None and os.waitstatus_to_exitcode(status) == 1, job.said
+    assert job.stdout == "" and said in job.stderr and len(job.stderr.splitlines()) == 1
     assert list((tmp_path / "ddptrace").iterdir()) == []

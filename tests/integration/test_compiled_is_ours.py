@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from ddptrace.capture.collectives import compiled
 from ddptrace.errors import CompileError
 from ddptrace.load.run import read_run
 from tests.conftest import need
-from tests.launch import environment, torchrun
+from tests.launch import environment, server, torchrun
 from tests.planted_modules import plant
 
 STRANGER = 4321
@@ -250,14 +251,15 @@ print(checked_folder(Path("/home/ddptrace")))
 @only_root
 def test_whoever_owns_the_root_directory_may_own_parents_and_not_the_folder(tmp_path: Path) -> None:
     """In a container whose users are numbered otherwise, what root owns outside belongs to nobody inside."""
-    root, command = tmp_path / "root", [sys.executable, "-c", CHROOT, str(tmp_path / "root")]
+    root, program = tmp_path / "root", tmp_path / "program.py"
+    program.write_text(CHROOT)
     folder = root / "home" / "ddptrace"
     for each in (root, folder.parent, folder):
         each.mkdir(mode=0o700)
     for each in (root, folder.parent):
         os.chown(each, STRANGER, STRANGER)
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "/home/ddptrace\n", done.stderr
+    in_chroot = functools.partial(server().run, [str(program), str(root)], 1, environment(), timeout_s=60)
+    assert in_chroot() == (True, "/home/ddptrace\n")
     os.chown(folder, STRANGER, STRANGER)
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert f"{CompileError.__name__}: /home/ddptrace belongs to another user (uid {STRANGER})" in done.stderr
+    is_well, said = in_chroot()
+    assert not is_well and f"{CompileError.__name__}: /home/ddptrace belongs to another user (uid {STRANGER})" in said

@@ -1,5 +1,6 @@
 """The mix of DDP and RPC as in the tutorial of torch: two trainers with a DDP model around a table of embeddings that
-a third worker holds, started by a fourth. `rpc_hybrid.py FOLDER`. Trainer 1 comes late to every backward."""
+a third worker holds, started by a fourth. `rpc_hybrid.py FOLDER`. Trainer 1 comes late to every backward: it sleeps for
+LATE_S once trainer 0 is there."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ddptrace
 from tests.programs.rpc_workers import fork_workers, join
 
-STEPS, LATE_S = 4, 0.1
+STEPS, LATE_S = 4, 0.2
 ROWS, WIDTH = 100, 16
 TRAINERS, MASTER = (0, 1), 2
 SERVER = "worker3"
@@ -37,16 +38,26 @@ class Hybrid(torch.nn.Module):
         return out
 
 
-def train(embeddings: RemoteModule, rank: int) -> None:
+def train(embeddings: RemoteModule, rank: int, folder: Path) -> None:
     model = Hybrid(embeddings)
     parameters = [*embeddings.remote_parameters(), *(rpc.RRef(one) for one in model.top.parameters())]
     optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=0.1)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         with dist_autograd.context() as context:
             loss = model(torch.arange(8)).sum()
-            time.sleep(rank * LATE_S)
+            first_is_there = folder / f"backward-{step}"
+            if rank:
+                come_late(first_is_there)
+            else:
+                first_is_there.touch()
             dist_autograd.backward(context, [loss])
             optimizer.step(context)
+
+
+def come_late(first_is_there: Path) -> None:
+    while not first_is_there.exists():
+        time.sleep(0.001)
+    time.sleep(LATE_S)
 
 
 def main(rank: int, folder: Path) -> None:
@@ -58,7 +69,7 @@ def main(rank: int, folder: Path) -> None:
         join(rank, 4, folder)
         if rank == MASTER:
             embeddings = RemoteModule(SERVER, torch.nn.Embedding, args=(ROWS, WIDTH))
-            for future in [rpc.rpc_async(f"worker{one}", train, args=(embeddings, one)) for one in TRAINERS]:
+            for future in [rpc.rpc_async(f"worker{one}", train, args=(embeddings, one, folder)) for one in TRAINERS]:
                 future.wait()
         rpc.shutdown()
 

@@ -30,7 +30,7 @@ def main(run: str) -> None:
     with ddptrace.trace(run):
         going = torch.ones(1)
         while going.item():
-            time.sleep(0.02)
+            time.sleep(0.05)
             while dist.get_rank() == 1 and Path(f"{run}.hold").exists():
                 time.sleep(0.05)
             model(torch.randn(32, 128)).pow(2).mean().backward()

@@ -76,12 +76,16 @@ spec = importlib.util.spec_from_file_location("ddptrace.ops", sys.argv[1])
 ops = sys.modules["ddptrace.ops"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(ops)
 
+from ddptrace.capture.collectives import tap
+tap.install()
+tap.remove()
+
 library = torch.library.Library("c10d", "FRAGMENT")
 group = "__torch__.torch.classes.c10d.ProcessGroup process_group"
 library.define(f"_swirl_base_(Tensor output, Tensor input, {group}) -> ()")
 
 import torch.distributed as dist
-from ddptrace.capture.collectives import fallback, tap
+from ddptrace.capture.collectives import fallback
 from ddptrace.capture.surface import Patches
 from ddptrace.load.foreign.identity import usual_op
 from ddptrace.load.windows.backend_ranges import is_op
@@ -91,6 +95,10 @@ fallback.watch_process_group(patches := Patches(), None, None)
 print([op.name for op in tap.operators() if "swirl" in op.overload.name()], dist.ProcessGroup.swirl_base is original)
 print(usual_op("nccl:_swirl_base_"), usual_op("c10d::_swirl_base_"), ops.FACTORS["swirl"](4))
 print(is_op("swirl", "gloo:swirl"), is_op("swirl", "gloo:all_gather"))
+tapped = lambda: torch._C._dispatch_has_kernel_for_dispatch_key("c10d::_swirl_base_", "BackendSelect")
+for change in (lambda: None, tap.install, tap.remove, tap.install):
+    change()
+    print(tapped())
 """
 
 
@@ -107,7 +115,10 @@ SPARSE: Final"""
     (ops := tmp_path / "ops.py").write_text(source.replace(")\n\nSPARSE: Final", declared, 1))
     done = subprocess.run([sys.executable, "-c", ADDED, str(ops)], capture_output=True, text=True, check=False)
     # THEN the tap and its fallback record it under its name, and all names of it in profiler files lead to it
-    assert done.stdout.splitlines() == ["['swirl'] False", "swirl swirl 0.75", "True False"], done.stderr
+    *names, before, tapped, removed, again = done.stdout.splitlines()
+    assert names == ["['swirl'] False", "swirl swirl 0.75", "True False"], done.stderr
+    # AND a tap that is put in place after torch got the operation sees it, though an earlier one did not
+    assert (before, tapped, removed, again) == ("False", "True", "False", "True")
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -46,16 +46,21 @@ class Column:
 
 def columns_of(row_type: type[Any]) -> list[Column]:
     """Read the columns of a row type, in order."""
-    hints, meanings = typing.get_type_hints(row_type), meanings_of(row_type)
+    meanings = meanings_of(row_type)
+    return [Column(name, hint, unit_of(name), meanings.get(name, "")) for name, hint in _hints_of(row_type).items()]
+
+
+def _hints_of(row_type: type[Any]) -> dict[str, Any]:
+    """Return the type of each column, in order."""
+    hints = typing.get_type_hints(row_type)
     names = [field.name for field in dataclasses.fields(row_type)]
-    shown = [name for name in names if not any(part in NOT_SHOWN for part in parts_of(hints[name]))]
-    return [Column(name, hints[name], unit_of(name), meanings.get(name, "")) for name in shown]
+    return {name: hints[name] for name in names if not any(part in NOT_SHOWN for part in parts_of(hints[name]))}
 
 
 def rows_in(row_type: type[Any]) -> Iterator[type[Any]]:
     """Find the row types that stand in a row type's columns, and those within them, in order."""
-    for column in columns_of(row_type):
-        for part in parts_of(column.hint):
+    for hint in _hints_of(row_type).values():
+        for part in parts_of(hint):
             if isinstance(part, type) and dataclasses.is_dataclass(part):
                 yield part
                 yield from rows_in(part)

@@ -93,12 +93,13 @@ def remove() -> None:
 
 
 def _in_place() -> Any:
-    for op in operators():
+    ops = operators()
+    for op in ops:
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.overload.name(), "BackendSelect"):
             raise RuntimeError(f"the program has put a kernel in front of {op.overload.name()}, which stays")
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
-    for op in operators():
+    for op in ops:
         library.impl(op.overload, _kernel(op, after), "BackendSelect", with_keyset=True)
     functional = torch.library.Library("_c10d_functional", "IMPL")
     functional.impl("wait_tensor", _waiting_kernel(after), "BackendSelect", with_keyset=True)
@@ -107,19 +108,18 @@ def _in_place() -> Any:
 
 def operators() -> list[Operator]:
     """Return every `c10d` operator of this torch that works on a process group."""
-    ops = []
-    for schema in torch._C._jit_get_all_schemas():
-        namespace, _, name = schema.name.partition("::")
-        if namespace == "c10d" and name not in NOT_TAPPED:
-            op = _describe(name, schema)
-            if op is not None:
-                ops.append(op)
-    return ops
+    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
+    described = (
+        _describe(name.removeprefix("c10d::"), schema)
+        for name in sorted(names)
+        for schema in torch._C._jit_get_schemas_for_operator(name)
+    )
+    return [op for op in described if op is not None]
 
 
 def _describe(name: str, schema: Any) -> Operator | None:
     names = [argument.name for argument in schema.arguments]
-    if "process_group" not in names:
+    if name in NOT_TAPPED or "process_group" not in names:
         return None
     tensors = [i for i, argument in enumerate(schema.arguments) if "Tensor" in str(argument.type)]
     outputs = tuple(i for i in tensors if names[i].startswith("output") or (name.startswith("recv") and i == 0))
