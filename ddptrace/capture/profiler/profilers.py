@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from torch.profiler import ProfilerAction, _KinetoProfile, profile, supported_activities
+from torch.profiler import ProfilerAction, profile, supported_activities
+from torch.profiler.profiler import _KinetoProfile
 
 RECORDING: Final = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
