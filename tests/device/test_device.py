@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.schema import Evidence
 from tests.device.conftest import RunProgram
+from tests.device.launch import PROGRAMS
 from tests.device.truth import PARTS, WORK, Json, ns_of, parts, told_by
+from tests.launch import ROOT, environment
 
 RANKS = 2
 BUCKETS, ACTIVE = 4, 4
@@ -172,3 +176,12 @@ def parts_by_step(ledger: list[Json], ends_ns: list[int]) -> list[dict[str, int]
     found = [parts(work, begin, end) for begin, end in pairwise(over)]
     assert all(0 < one["hidden_ns"] < one["comm_ns"] for one in found)  # else this compares little
     return found
+
+
+def test_a_profiler_of_ddptrace_sees_a_device_that_the_program_registers_later(tmp_path: Path) -> None:
+    """As under `ddptrace run`, which makes it before the program imports what registers the device."""
+    file = tmp_path / "rank-0.json"
+    command = [sys.executable, PROGRAMS / "imported_late.py", file]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert any(event.get("cat") == "kernel" for event in json.loads(file.read_text())["traceEvents"])

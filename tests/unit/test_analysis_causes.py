@@ -17,13 +17,13 @@ from ddptrace.analysis.findings.buckets import (
     unused_findings,
 )
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
-from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.rank_tables import facts_of
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.summary import Share, summarize
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, SuspectRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
@@ -154,6 +154,29 @@ def test_where_processors_are_crowded_data_is_still_told_of() -> None:
 )  # fmt: skip
 def test_what_may_be_chance_or_only_waits_is_not_named(spoiled: dict[str, object]) -> None:
     assert varying(**({"share": 0.5} | spoiled)) == []  # type: ignore[arg-type]
+
+
+def reading(first: int, second: int, cause: str = "data") -> list[Finding]:
+    """Of two ranks that read data for so many ms of a step of 100 ms; the second is named for `cause`."""
+    late = SuspectRow(1, "vm", "data", cause, 9 * MS, 0.09, 8 * MS, 10 * MS, True, 40, "it sleeps")
+    result = replace(make_result(2, 2, 1), suspects=Table(SuspectRow, [late]))
+    summary = summarize(result)
+    ranks = [
+        replace(row, phases=(Share("data", ms * MS, ms / 100),))
+        for row, ms in zip(summary.ranks, (first, second), strict=True)
+    ]
+    data = Share("data", (first + second) * MS // 2, (first + second) / 200)
+    return list(data_findings(replace(summary, phases=(data,), ranks=tuple(ranks)), result))
+
+
+def test_ranks_that_all_read_long_are_told_of_beside_the_one_that_reads_longest() -> None:
+    (finding,) = reading(20, 60)
+    assert "takes 40 % of the typical step (40.0 ms, mean of the ranks), most on rank 1 (60.0 ms)" in finding.message
+
+
+def test_one_rank_alone_that_reads_long_is_told_of_once() -> None:
+    assert reading(2, 60) == []
+    assert len(reading(2, 60, cause="garbage collection")) == 1
 
 
 def queued(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddptrace.analysis.whatif.advise import CAPS_MB
+from ddptrace.analysis.whatif.answer import USUAL_CAPS_MB
 from ddptrace.analysis.whatif.play import caps_nbytes, plan_buckets
 from ddptrace.load.tables import Parameter
 from ddptrace.reducer.bucket import plan_buckets as reducer_plan
@@ -49,3 +51,7 @@ def test_no_bucket_holds_two_dtypes_and_none_of_the_parameters_is_lost(kinds: li
     buckets = plan_buckets(range(len(known)), known, [100])
     assert sorted(one for bucket in buckets for one in bucket) == list(range(len(known)))
     assert all(len({known[one].dtype for one in bucket}) == 1 for bucket in buckets)
+
+
+def test_the_advice_compares_every_cap_that_is_asked_by_itself() -> None:
+    assert set(USUAL_CAPS_MB) <= set(CAPS_MB)

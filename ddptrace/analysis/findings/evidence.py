@@ -215,7 +215,10 @@ def _profiled_so(result: Result) -> str:
 def _why_unprofiled(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool, so: str) -> str:
     """Why no step was profiled, what follows from it, and what to do."""
     if any(rank.on_device and rank.windows and not rank.device_windows for rank in ranks):
-        return f"No profiler window saw the device, {so}: add ProfilerActivity.CUDA to the profiler's activities."
+        return (
+            f"No profiler window saw the device, {so}: give the profiler the activity of the device"
+            " (ProfilerActivity.CUDA for a CUDA device)."
+        )
     if any(rank.windows and rank.recorded for rank in ranks):
         return f"No profiler window covers a whole step, {so}: give the schedule two or more active steps."
     if asked:
@@ -231,6 +234,8 @@ def _why_unseen(ranks: Sequence[RankFacts], asked: bool) -> str | None:
     """Why no profiler saw them run, although windows were asked for; None if none were."""
     if not any(rank.windows for rank in ranks):
         return "the schedule in profile= completed no window" if asked else None
+    if any(rank.on_device and rank.windows and not rank.device_windows for rank in ranks):
+        return "no profiler window saw the device"
     if not all(rank.windows and rank.recorded for rank in ranks):
         return None
     seen = sum(rank.by_evidence.get(one, 0) for rank in ranks for one in (Evidence.DEVICE, Evidence.BACKEND))

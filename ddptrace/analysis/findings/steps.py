@@ -33,23 +33,22 @@ ON_HOST: Final = (
 
 
 def data_findings(summary: Summary, result: Result) -> Iterator[Finding]:
-    """Reading data, where neither kernels nor events tell what idled meanwhile, and no single rank is named for it."""
+    """Reading data, where neither kernels nor events tell what idled meanwhile. If a rank is named for it, only what
+    the quickest rank reads counts."""
     data = next((phase for phase in summary.phases if phase.name == "data"), None)
-    if (
-        data is None
-        or result.launches
-        or summary.unsure_ns is not None
-        or data.ratio <= DATA_MIN_RATIO
-        or any(s.cause == "data" for s in result.suspects)
-    ):
+    if data is None or result.launches or summary.unsure_ns is not None or data.ratio <= DATA_MIN_RATIO:
         return
     by_rank = {rank.rank: sum(part.ns for part in rank.phases if part.name == "data") for rank in summary.ranks}
+    is_of_one = any(suspect.cause == "data" for suspect in result.suspects)
+    if is_of_one and data.ratio * min(by_rank.values()) <= DATA_MIN_RATIO * data.ns:
+        return
     longest = max(by_rank, key=lambda rank: (by_rank[rank], -rank))
     uneven = by_rank[longest] > (1 + DATA_MIN_RATIO) * data.ns
+    whole = "a profiled step" if summary.is_apart else "the typical step"
     most = f", most on rank {longest} ({duration(by_rank[longest])})" if uneven else ""
     yield DATA_BOUND(
         "run",
-        f"Reading data takes {percent(data.ratio)} of the typical step ({duration(data.ns)}, mean of the ranks){most}:"
+        f"Reading data takes {percent(data.ratio)} of {whole} ({duration(data.ns)}, mean of the ranks){most}:"
         " give the data loader more workers (num_workers, prefetch_factor), or make the transforms cheaper.",
     )
 

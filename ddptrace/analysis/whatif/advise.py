@@ -14,7 +14,7 @@ from ddptrace.analysis.whatif.predict import Predictor, buckets_of, uncertainty
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.units import duration
 
-CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
+CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 LIST_MIN_GAIN: Final = 0.01
 """A list of caps is worth its words where it wins so much of the step over one cap."""
 PROMISING: Final = 3

@@ -44,6 +44,10 @@ class Forecast:
     refusal: str | None = None
 
 
+USUAL_CAPS_MB: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
+"""What is asked by itself. `advise` compares them too, so that no row of `whatif` beats its best."""
+
+
 def answer(predictor: AnyPredictor, settings: Mapping[str, Setting]) -> WhatIf:
     """Of each setting by its name."""
     if not isinstance(predictor, Predictor):
@@ -91,8 +95,7 @@ def usual(predictor: AnyPredictor) -> dict[str, Setting]:
     """What is asked where the reader asked nothing."""
     if not isinstance(predictor, Predictor):
         return predictor.usual()
-    caps = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
-    asked = {f"bucket_cap_mb={cap:g}": Setting(caps=(cap,)) for cap in caps}
+    asked = {f"bucket_cap_mb={cap:g}": Setting(caps=(cap,)) for cap in USUAL_CAPS_MB}
     return asked | {
         "fp16 hook": Setting(fp16=True),
         "an update every 4 backwards": Setting(accumulate=4),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from torch.profiler import ProfilerAction, profile, supported_activities
+from torch.profiler.profiler import _KinetoProfile
 
 RECORDING: Final = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
@@ -18,11 +19,17 @@ def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> prof
 
 
 class Scheduled(profile):
-    """Does not warn at its second window. torch would warn, in the program's name, that the events of the first window
-    are cleared, but these are saved by then."""
+    """Records the devices that torch knows when a window begins: `ddptrace run` makes the profiler before the program
+    imports what registers its device.
+
+    It does not warn at its second window. torch would warn, in the program's name, that the events of the first window
+    are cleared, but these are saved by then.
+    """
 
     def prepare_trace(self) -> None:
         self.profiler = None
+        known = _KinetoProfile(activities=supported_activities())
+        self.activities, self.use_device = known.activities, known.use_device
         super().prepare_trace()
 
 

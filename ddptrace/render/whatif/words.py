@@ -124,8 +124,8 @@ def replay_words(found: WhatIf) -> str:
     if found.replayed.exposed_ns is None or not (found.recorded_exposed_ns or found.replayed.exposed_ns):
         return f"{told}."
     return (
-        f"{told}, of which {duration(found.recorded_exposed_ns)} are exposed communication"
-        f" (played again: {duration(found.replayed.exposed_ns)})."
+        f"{told}. Exposed communication: {duration(found.replayed.exposed_ns)} played again,"
+        f" {duration(found.recorded_exposed_ns)} in `ddptrace analyze`."
     )
 
 
