@@ -83,6 +83,8 @@ def nested_batches(groups: list[Any]) -> torch.Tensor:
 
 
 def reduced(model: nn.Module) -> torch.Tensor:
+    """Reduce on the device, and in the same group on the host."""
+    dist.all_reduce(torch.ones(1))
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
     return sum(parameter.grad.sum() for parameter in model.parameters())  # type: ignore[union-attr,return-value]
