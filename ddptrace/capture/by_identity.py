@@ -43,6 +43,13 @@ class IdentityMap(Generic[K, V]):
 
         entries[number] = weakref.ref(key, forget), value
 
+    def pop(self, key: K) -> V | None:
+        """Remove a key, and return its value; None if it is not there."""
+        value = self.get(key)
+        if value is not None:
+            del self._entries[id(key)]
+        return value
+
 
 class IdentitySet(Generic[K]):
     """A set of objects that keeps none of them alive."""

@@ -198,11 +198,12 @@ class ThreadState(threading.local):
     unit: Any = None
     """The `Part` of a unit (`capture/units/unit_records.py`) that the thread communicates for; None for none."""
 
-    batch: list[int] | None = None
-    """Seqs of the calls that the backend is to start together, at the end of a batch; None outside of one."""
-
     last_work: object = None
     """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""
+
+    def __init__(self) -> None:  # once in each thread
+        self.batches: dict[int, list[int]] = {}
+        """Seqs of the calls that a backend is to start together, by the string id of the group, of open batches."""
 
 
 def failure_of(future: Any) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import FrameType
@@ -21,6 +20,7 @@ import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
+from ddptrace.capture.by_identity import IdentityMap
 from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, CollectivesInWindow, Completions
 from ddptrace.capture.collectives.groups import Groups, sent_to_each, write_splits
@@ -64,9 +64,9 @@ class Collectives:
         self._surface = surface
         self._groups = groups
         self._thread = thread
-        self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._batch_of: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
-        self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._seq_of: IdentityMap[Any, int] = IdentityMap()
+        self._batch_of: IdentityMap[Any, tuple[int, ...]] = IdentityMap()
+        self._waited_since: IdentityMap[Any, int] = IdentityMap()
         self._no_future: set[str] = set()
         self._awaited_on_device = BoundedSeqs()
         self._functional = FunctionalWaits()
@@ -179,7 +179,7 @@ class Collectives:
             self._recorder.event(
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )
-            batch = self._thread.batch
+            batch = self._thread.batches.get(group)
             if work is None and batch is not None:
                 batch.append(seq)
             if self.device is not None:
@@ -188,8 +188,8 @@ class Collectives:
                     self._ran_here(seq, launch)
                 else:
                     self._time(seq, launch, group, work, followed=bool(reducer) or small)
-                if held and flags & DEVICE and not reducer:
-                    self._awaited_on_device.add(seq)
+                    if held and flags & DEVICE and not reducer:
+                        self._awaited_on_device.add(seq)
             if functional:
                 self._functional.made(op, args, seq)
             is_stamped = work is not None and self._follow(token, flags, op.name, work)
@@ -216,32 +216,40 @@ class Collectives:
             self.device.ran_here(seq, launch, ready)
 
     def batch_begins(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a `ProcessGroup._start_coalescing`: what this thread launches from then on starts at the end of the
-        batch, and shares its Work."""
+        """Make a `ProcessGroup._start_coalescing`: what this thread launches in the group from then on starts at the
+        end of the batch, and shares its Work."""
 
-        def start(*args: Any, **kwargs: Any) -> Any:
-            self._thread.batch = [] if self._surface.live else None
-            return original(*args, **kwargs)
+        def start(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+            out = original(group, *args, **kwargs)  # which raises where the backend has no batches
+            if self._surface.live or self._thread.batches:
+                self._surface.call(self._open_batch, group)
+            return out
 
         return start
+
+    def _open_batch(self, group: Any) -> None:
+        self._thread.batches[self._groups.name_id(group)] = []  # one of before may never have ended
 
     def batch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Make a `ProcessGroup._end_coalescing`, in which the backend starts the batch."""
 
-        def end(*args: Any, **kwargs: Any) -> Any:
-            batch, self._thread.batch = self._thread.batch, None
+        def end(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+            batch = self._surface.call(self._take_batch, group) if self._thread.batches else None
             if not batch:
-                return original(*args, **kwargs)
+                return original(group, *args, **kwargs)
             with contextlib.ExitStack() as ranges:
                 if autograd_profiler._is_profiler_enabled:
                     for seq in batch:
                         ranges.enter_context(_RecordFunctionFast(f"{RANGE_PREFIX}{seq}"))
-                work = original(*args, **kwargs)
+                work = original(group, *args, **kwargs)
             if work is not None:
                 self._surface.call(self._batched, work, tuple(batch))
             return work
 
         return end
+
+    def _take_batch(self, group: Any) -> list[int] | None:
+        return self._thread.batches.pop(self._groups.name_id(group), None)
 
     def _batched(self, work: Any, batch: tuple[int, ...]) -> None:
         self._thread.last_work = work
@@ -277,7 +285,7 @@ class Collectives:
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not (self._surface.live or self._is_recorded(work)):
                 return original(work, *args, **kwargs)
-            before = [] if self.device is None else self._before_wait(work, self.device)
+            before = [] if self.device is None else self._surface.call(self._before_wait, work, self.device) or []
             begin = _now()
             try:
                 out = original(work, *args, **kwargs)
@@ -326,9 +334,10 @@ class Collectives:
         try:
             self._thread.last_work = None
             if raised is not None and not work.is_completed():  # a timeout: the collective goes on
-                self._waited_since.setdefault(work, begin)
+                if work not in self._waited_since:
+                    self._waited_since[work] = begin
                 return
-            begin, end, seq = self._waited_since.pop(work, begin), _now(), self._seq_of.get(work, 0)
+            begin, end, seq = self._waited_since.pop(work) or begin, _now(), self._seq_of.get(work) or 0
             self._recorder.event(WAIT, 0, 0, begin, end, seq)
             if seq and isinstance(raised, Exception):
                 self._recorder.event(DONE, 1, self._recorder.intern(failure_words(raised)), end, end, seq)
@@ -337,7 +346,7 @@ class Collectives:
 
     def _before_wait(self, work: Any, device: DeviceTimer) -> list[tuple[int, Any]]:
         """Return the calls of a Work that no reducer issued, each with an event before a stream waits for them."""
-        seqs = self._batch_of.get(work) or (self._seq_of.get(work, 0),)
+        seqs = self._batch_of.get(work) or (self._seq_of.get(work) or 0,)
         events = ((seq, device.here()) for seq in seqs if self._awaited_on_device.take(seq))
         return [(seq, event) for seq, event in events if event is not None]
 

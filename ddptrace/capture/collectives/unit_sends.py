@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from typing import Any, Final, NamedTuple
 
 import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 
+from ddptrace.capture.by_identity import IdentityMap
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.collectives.tap import Operator
@@ -59,7 +59,7 @@ class UnitSends:
         groups: Groups,
         sites: CallSites,
         thread: ThreadState,
-        seq_of: weakref.WeakKeyDictionary[Any, int],
+        seq_of: IdentityMap[Any, int],
     ) -> None:
         """`seq_of`: by Work, for the wait."""
         self._recorder = recorder

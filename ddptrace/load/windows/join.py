@@ -181,8 +181,7 @@ def join_window(
     window = WindowEvents.of(events, calls, unix_to_at)
     events = window.events
     execs, strange = _device_execs(window, rules)
-    on_device = {window.calls[seq].group for seq in execs}
-    on_host = [call for call in calls if call.group not in on_device]
+    on_host = [call for call in calls if not call.on_device and call.seq not in execs]
     backend, doubtful, strange_ranges = BackendLink(window, on_host, done_threads, over_by).execs()
     works = KinetoWork.of(events, rules)
     threads = None if events.on_device else thread_ranges(events, training_threads)
