@@ -187,7 +187,7 @@ def test_leaving_a_trace_does_not_wait_for_a_store_that_hangs(tmp_path: Path, mo
     assert time.monotonic() - begin < 20
     answer.set()
     (finding,) = [one for one in ddptrace.analyze(tmp_path / "run").findings if one.code == "not-settled"]
-    assert "the ranks' store gave no answer within 0.2 s" in finding.message
+    assert "The ranks' store gave no answer within 0.2 s" in finding.message
 
 
 def test_what_does_not_say_what_to_keep_is_refused(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_training_without_any_process_group_is_one_rank_with_a_finding(tmp_path:
     result = ddptrace.analyze(tmp_path / "run")
     assert [row.rank for row in result.ranks] == [0]
     assert len(result.steps) == 3
-    assert "no-communication" in {finding.code for finding in result.findings}
+    assert "single-rank" in {finding.code for finding in result.findings}
 
 
 def test_a_trace_entered_before_the_process_group_learns_its_rank_later(tmp_path: Path) -> None:

@@ -56,5 +56,5 @@ def test_a_run_of_which_records_were_lost_is_not_told_of(job: Job) -> None:
     def losing() -> None:
         session._current.recorder.note(RECORDS_LOST, "no room for more records")  # type: ignore[union-attr]
 
-    with pytest.raises(DdptraceError, match=r"runs/lost is incomplete .*no room for more records"):
+    with pytest.raises(DdptraceError, match=r"runs/lost is incomplete .*No room for more records"):
         traced.analyzed(job, {"lost": losing})

@@ -12,6 +12,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.schema import Evidence
 from tests.made import empty_result, make_result
 
 RUN = make_result(ranks=2, steps=40, buckets=5)
@@ -65,6 +66,12 @@ def test_one_step_that_takes_long_is_in_no_block() -> None:
     ]  # fmt: skip
     found = figures(replace(RUN, steps=Table(RUN.steps.row_type, rows)))
     assert found.blocks[:, 0].max() < 10**9
+
+
+def test_a_few_steps_with_weaker_evidence_are_no_other_kind_of_measurement() -> None:
+    weaker = [replace(row, evidence=Evidence.HOST) if row.step % 8 == 3 else row for row in RUN.steps]
+    found = figures(replace(RUN, steps=Table(RUN.steps.row_type, weaker)))
+    assert found.evidence == figures().evidence != Evidence.HOST
 
 
 def test_buckets_are_in_the_order_of_their_launch() -> None:

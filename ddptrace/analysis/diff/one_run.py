@@ -71,7 +71,7 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
         result.zero_unix_ns,
         len(rows),
         population,
-        ",".join(_evidences(rows)),
+        _evidence(rows),
         quantities,
         _values(rows, quantities, buckets, kinds),
         np.array([_values(block, quantities, buckets, kinds) for block in blocks]).reshape(
@@ -93,8 +93,10 @@ def _is_seen(rows: Sequence[StepRow]) -> bool:
     return all(row.is_seen for row in rows)
 
 
-def _evidences(rows: Sequence[StepRow]) -> list[str]:
-    return sorted({row.evidence.value for row in rows if row.evidence is not None})
+def _evidence(rows: Sequence[StepRow]) -> str:
+    """Return the evidence of most steps: a few with a weaker one do not make a run another kind of measurement."""
+    counts = Counter(row.evidence.value for row in rows if row.evidence is not None)
+    return max(sorted(counts), key=counts.__getitem__, default="")
 
 
 def _quantities(
