@@ -27,7 +27,7 @@ from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.device.stalls import Fetches, StallWatch
-from ddptrace.capture.device.timed_events import DeviceTimer, events_of
+from ddptrace.capture.device.timed_events import DeviceTimer, device_of, events_of
 from ddptrace.capture.device.wrapped_calls import watch_captures, watch_waits
 from ddptrace.capture.gradients.communication_hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.ddp import DdpWatch
@@ -246,6 +246,7 @@ class Session:
         self.surfaces["occasions"].call(self._occasions.start)
 
     def _install_tap(self) -> None:
+        self.collectives.meets_device = self.surfaces["device"].guarded(self._find_device)
         self._patches.replace(dist.Work, "wait", self.collectives.wait)
         self._patches.replace(dist.ProcessGroup, "_start_coalescing", self.collectives.batch_begins)
         self._patches.replace(dist.ProcessGroup, "_end_coalescing", self.collectives.batch_ends)
@@ -311,17 +312,23 @@ class Session:
 
     def _meet_root(self, root: torch.nn.Module) -> None:
         """An outermost module runs for the first time: by now, the program has imported what it is made with."""
-        self.surfaces["device"].call(self._find_device, root)
+        self.surfaces["device"].call(self._find_device_of, root)
         self._install_units()
 
     def _install_units(self) -> None:
         self.surfaces["units"].call(self.fsdp.install, self._patches)
         self.surfaces["pipelines"].call(self.pipelines.install, self._patches)
 
-    def _find_device(self, root: torch.nn.Module) -> None:
-        """Time the device of the first model that is on one."""
+    def _find_device_of(self, root: torch.nn.Module) -> None:
+        device = device_of(root)
+        if device is not None:
+            self._find_device(device)
+
+    def _find_device(self, device: torch.device) -> None:
+        """Time the first device with timed events that a model is on or, as where parameters are offloaded, that a
+        collective is for."""
         if self._device is None:
-            self._device = events_of(root, self.recorder, self.surfaces["device"])
+            self._device = events_of(device, self.recorder, self.surfaces["device"])
             if self._device is not None:
                 watch_captures(self._patches, self._device)
                 watch_waits(self._patches, self._device)

@@ -293,6 +293,19 @@ def test_steps_without_their_collectives_are_unknown(on_device: RunProgram, tmp_
     assert "device-untimed" not in findings
 
 
+def test_a_model_whose_parameters_are_on_the_host_is_timed_on_the_device_it_communicates_on(
+    on_device: RunProgram, tmp_path: Path
+) -> None:
+    on_device("always_on.py", tmp_path / "run", tmp_path, "offloaded", ranks=2)
+    recorded = Recorded(tmp_path, range(2))
+    for rank in recorded.ranks:
+        told = told_by(tmp_path, rank)
+        assert told["losses"] == told["untraced"] and told["waits"] == told["waits_untraced"]
+        rows = [row for row in recorded.result.steps if row.rank == rank]
+        assert all(row.is_seen and row.exposed_comm_ns for row in rows[1:])
+    assert "device-unseen" not in {finding.code for finding in recorded.result.findings}
+
+
 def test_many_optimizers_get_few_marks(on_device: RunProgram, tmp_path: Path) -> None:
     """Eight optimizers a step, of which four are marked; what the others do counts all the same."""
     on_device("always_on.py", tmp_path / "run", tmp_path, "optimizers", ranks=2)

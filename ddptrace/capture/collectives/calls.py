@@ -59,6 +59,7 @@ class Collectives:
         self.completions = Completions(recorder)
         self.in_window = CollectivesInWindow()
         self.device: DeviceTimer | None = None  # that the training computes on, once it is known
+        self.meets_device: Callable[[torch.device], object] | None = None  # called for the first collective on one
         self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
         self._recorder = recorder
         self._surface = surface
@@ -175,7 +176,11 @@ class Collectives:
             work = None if work is None else dist.Work.unbox(work)
             tensor = first_tensor(args, op)
             dtype = self._dtype_id(tensor)
-            flags |= 0 if tensor is None or tensor.is_cpu else DEVICE
+            if tensor is not None and not tensor.is_cpu:
+                flags |= DEVICE
+                if self.meets_device is not None:
+                    meets, self.meets_device = self.meets_device, None
+                    meets(tensor.device)
             self._recorder.event(
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )

@@ -379,8 +379,12 @@ class DeviceTimer:
         return ns if 0 < ns <= LONGEST_DURATION_NS else 0
 
 
-def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceTimer | None:
-    """Return the events of the device that a module is on; None if it is on none that has timed events."""
-    parameter = next((one for _, module in named_modules(root) for one in parameters_of(module)), None)
-    api = None if parameter is None else api_of(parameter.device)
+def events_of(device: torch.device, recorder: Recorder, surface: Surface) -> DeviceTimer | None:
+    """Return the events of a device; None if it has no timed events."""
+    api = api_of(device)
     return None if api is None else DeviceTimer(api, recorder, surface)
+
+
+def device_of(root: torch.nn.Module) -> torch.device | None:
+    """Return the device of a model's first parameter; None if it has no parameter."""
+    return next((one.device for _, module in named_modules(root) for one in parameters_of(module)), None)

@@ -11,14 +11,15 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
 import ddptrace
 from ddptrace.capture import session
 from tests.device.device import HERE, Json
-from tests.device.programs.strategies import STEPS, STRATEGIES, Step, Strategy, batches, layers, stock
+from tests.device.programs.strategies import STEPS, STRATEGIES, Step, Strategy, batches, layers, mesh, stock, training
 
 KERNEL_NS, COLLECTIVE_NS = 500_000, 4_000_000
-OPTIMIZERS, UNWATCHED = "optimizers", "unwatched"
+OPTIMIZERS, UNWATCHED, OFFLOADED = "optimizers", "unwatched", "offloaded"
 UNWATCHED_FROM = 3  # the step
 
 
@@ -73,7 +74,15 @@ def unwatched(device: str) -> Step:
     return step
 
 
-OWN: Final = {OPTIMIZERS: one_optimizer_each, UNWATCHED: unwatched}
+def offloaded(device: str) -> Step:
+    """FSDP2 with its parameters in the host's memory, where the optimizer updates them."""
+    model, whole = layers(device), mesh(device)
+    for part in (*model, model):
+        fully_shard(part, mesh=whole, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    return training(model, torch.optim.SGD(model.parameters(), lr=0.1), batches(device))
+
+
+OWN: Final = {OFFLOADED: offloaded, OPTIMIZERS: one_optimizer_each, UNWATCHED: unwatched}
 
 
 def trained(strategy: Strategy) -> list[float]:
