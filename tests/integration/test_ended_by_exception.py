@@ -46,7 +46,7 @@ def traced(path: Path, error: BaseException) -> list[Finding]:
 def test_the_exception_that_ends_a_trace_is_named_with_the_first_line_of_its_message(tmp_path: Path) -> None:
     (finding,) = traced(tmp_path / "run", Unlucky("no\x1bluck today\nand a second line"))
     assert (finding.severity, finding.where) == ("warning", "rank 0")
-    assert finding.message.startswith("an exception ended the trace")
+    assert finding.message.startswith("An exception ended the trace")
     assert finding.message.endswith(": Unlucky: no\\x1bluck today")
 
 
@@ -83,10 +83,10 @@ def test_an_exit_whose_code_cannot_be_compared_ends_the_trace_as_any_other(tmp_p
         (
             "raise ValueError('no luck')",
             1,
-            [("ended-by-exception", "an exception ended the trace: ValueError: no luck")],
+            [("ended-by-exception", "An exception ended the trace: ValueError: no luck")],
         ),
-        ("sys.exit(3)", 3, [("ended-by-exception", "an exception ended the trace: SystemExit: 3")]),
-        ("sys.exit('no data')", 1, [("ended-by-exception", "an exception ended the trace: SystemExit: no data")]),
+        ("sys.exit(3)", 3, [("ended-by-exception", "An exception ended the trace: SystemExit: 3")]),
+        ("sys.exit('no data')", 1, [("ended-by-exception", "An exception ended the trace: SystemExit: no data")]),
         ("os._exit(4)", 4, [("ended-by-exit", "os._exit(4) ended the process: nothing after that was recorded")]),
         ("sys.exit()", 0, []),
         ("os._exit(0)", 0, []),

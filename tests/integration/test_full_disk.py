@@ -50,7 +50,7 @@ def test_when_the_disk_fills_the_oldest_records_go_and_the_finding_says_so(small
         assert train(50) == 50
     result = ddptrace.analyze(small_disk / "run")
     messages = {finding.code: finding.message for finding in result.findings}
-    assert "the disk is full" in messages["disk-short"]
+    assert "The disk is full" in messages["disk-short"]
     assert "rank 0 kept steps 11 to 59 of 60" in messages["records-let-go"]
     assert [row.step for row in result.steps] == list(range(11, 60))  # step 10 lasted while the disk filled
     assert result.ranks[0].clean

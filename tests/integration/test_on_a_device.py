@@ -70,7 +70,7 @@ def test_the_tables_tell_what_the_host_did_and_nothing_of_the_device(result: Res
 
 
 def test_one_finding_says_so_and_what_to_do(runs: dict[str, Path]) -> None:
-    for name, words in (("always", "profile="), ("windows", "add ProfilerActivity.CUDA to the profiler's activities")):
+    for name, words in (("always", "profile="), ("windows", "ProfilerActivity.CUDA for a CUDA device")):
         findings = {one.code: one.message for one in ddptrace.analyze(runs[name]).findings}
         assert words in findings["device-unseen"] and "which the host only launches" in findings["device-unseen"]
         assert not findings.keys() & {"coarse-compute", "approximate-overlap", "unknown-exec", "well-hidden"}
