@@ -76,7 +76,7 @@ def test_a_program_under_the_launcher_is_exported_too_and_its_output_ends_with_i
         environ = asking(receiver.grpc_url, "grpc")
         with (
             subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
-            stopped(run) as companion,
+            stopped(run, process.pid) as companion,
         ):
             may_end.touch()
             stdout, stderr = process.communicate(timeout=100)
@@ -89,15 +89,24 @@ def test_a_program_under_the_launcher_is_exported_too_and_its_output_ends_with_i
 
 
 @contextlib.contextmanager
-def stopped(run: Path) -> Iterator[int]:
-    """The process that exports this run; it stands still, once it is there, and goes on in the end."""
-    wait_until(lambda: companions(run))
-    (companion,) = companions(run)
+def stopped(run: Path, trainer: int) -> Iterator[int]:
+    """The process that exports this run; it stands still, once it is nobody's child, and goes on in the end."""
+    wait_until(lambda: detached(run, trainer))
+    (companion,) = detached(run, trainer)
     os.kill(companion, signal.SIGSTOP)
     try:
         yield companion
     finally:
         os.kill(companion, signal.SIGCONT)
+
+
+def detached(run: Path, trainer: int) -> list[int]:
+    """What exports this run, without the process that the trainer started for it, which forks and ends."""
+    parents = {}
+    for one in companions(run):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            parents[one] = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
+    return [one for one, parent in parents.items() if parent != trainer and parent not in parents]
 
 
 def test_nothing_is_started_where_nothing_is_asked_for(tmp_path: Path) -> None:
