@@ -22,7 +22,7 @@ from torch._C._profiler import _RecordFunctionFast
 
 from ddptrace.capture.by_identity import IdentityMap
 from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
-from ddptrace.capture.collectives.completions import MANY, CollectivesInWindow, Completions
+from ddptrace.capture.collectives.completions import MANY, CollectivesInWindow, Completions, is_done
 from ddptrace.capture.collectives.groups import Groups, sent_to_each, write_splits
 from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.collectives.unit_sends import SHORT_MAX, Alike, SentForUnit, UnitSends
@@ -338,7 +338,7 @@ class Collectives:
     def _waited(self, work: Any, begin: int, raised: BaseException | None) -> None:
         try:
             self._thread.last_work = None
-            if raised is not None and not work.is_completed():  # a timeout: the collective goes on
+            if raised is not None and not is_done(work):  # a timeout: the collective goes on
                 if work not in self._waited_since:
                     self._waited_since[work] = begin
                 return

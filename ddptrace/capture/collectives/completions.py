@@ -19,12 +19,16 @@ may end the process, so a window ends when this thread is done.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Any, Final
+
+import torch
 
 from ddptrace.capture.surface import failure_of, tolerating
 from ddptrace.record import Recorder
@@ -94,15 +98,59 @@ class _Stamp:
         self.note: Callable[[Any], None] = partial(next, map(noted.append, zip(repeat(self), instants, strict=False)))
 
 
+LEAVES_S: Final = 0.02
+"""Gloo's thread leaves a collective whose future is complete by then, where it cannot be asked."""
+
+
+@dataclass(slots=True)
+class InWindow:
+    """A collective of a window. `may_be_asked`: `Work.is_completed` tells whether the backend's thread has left it.
+
+    That waits for the thread and keeps the interpreter's lock, which the thread needs to end the profiler's event where
+    Python's hooks or modes were in place as the collective was issued: both would wait for ever."""
+
+    work: Any
+    may_be_asked: bool
+    done_since: float | None = None
+
+    def is_over(self) -> bool:
+        with tolerating():  # the backend may not tell
+            if self.may_be_asked:
+                return bool(self.work.is_completed())
+            if not is_done(self.work):
+                return False
+            now = time.monotonic()
+            self.done_since = now if self.done_since is None else self.done_since
+            return now - self.done_since >= LEAVES_S
+        return True
+
+
+def is_done(work: Any) -> bool:
+    """Whether a collective is over for who waits for it."""
+    try:
+        return bool(work.get_future().done())
+    except RuntimeError:  # sends and receives of Gloo have no future
+        return bool(work.is_completed())
+
+
+def _has_hooks() -> bool:
+    """Whether hooks on saved tensors, or modes, are in place on this thread, as far as this torch tells."""
+    with contextlib.suppress(AttributeError, TypeError):
+        if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+            return True
+        return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return False
+
+
 class CollectivesInWindow:
     """Keeps the Work of each collective of a window until it is over."""
 
     def __init__(self) -> None:
-        self._works: deque[Any] = deque()
+        self._works: deque[InWindow] = deque()
 
     def add(self, work: Any) -> None:
         self._drop(FEW)
-        self._works.append(work)
+        self._works.append(InWindow(work, not _has_hooks()))
 
     def are_over(self, patience_s: float) -> bool:
         """Wait until all collectives are over, but no longer than this, and return whether they are."""
@@ -115,15 +163,9 @@ class CollectivesInWindow:
         """Drop what is over of the `most` oldest, and return how many are left. Other threads may do so meanwhile."""
         for _ in range(most):
             try:
-                work = self._works.popleft()
+                one = self._works.popleft()
             except IndexError:
                 break
-            if not _is_over(work):
-                self._works.append(work)
+            if not one.is_over():
+                self._works.append(one)
         return len(self._works)
-
-
-def _is_over(work: Any) -> bool:
-    with tolerating():  # the backend may not tell
-        return bool(work.is_completed())
-    return True
