@@ -182,7 +182,8 @@ class Peers:
         try:
             work.wait(SLICE)
         except RuntimeError:  # the slice is over, or the collective has failed
-            if not work.is_completed():
+            # not is_completed(): that keeps the interpreter's lock, for which Gloo's thread may wait within the Work
+            if not work.get_future().done():
                 return False
             try:
                 work.wait()
